@@ -1,0 +1,148 @@
+//! One connection, from its first byte to its end.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio_rustls::server::TlsStream;
+
+use super::deadline::{Due, NotingTimer, Progress, Watched};
+use super::{BoxError, ListenerOptions};
+
+/// The connection that a request came over: an extension of each request.
+#[derive(Clone)]
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    peer: SocketAddr,
+    reset: Notify,
+}
+
+impl Connection {
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
+        self.shared.peer
+    }
+
+    /// Ends the connection with a TCP reset, whatever it is doing: what a crashed peer or a middlebox does. Bytes that
+    /// were not yet sent are lost.
+    pub fn reset(&self) {
+        self.shared.reset.notify_one();
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("peer", &self.shared.peer).finish_non_exhaustive()
+    }
+}
+
+/// hyper refuses less.
+const SMALLEST_BUFFER_BYTES: usize = 8192;
+
+pub(super) async fn run<I, S, B>(
+    io: I,
+    peer: SocketAddr,
+    options: &ListenerOptions,
+    service: S,
+    stopping: impl Future<Output = ()>,
+) where
+    I: AsyncRead + AsyncWrite + Unpin + OverTcp,
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    B: Body + 'static,
+    B::Error: Into<BoxError>,
+{
+    let connection = Connection { shared: Arc::new(Shared { peer, reset: Notify::new() }) };
+    let progress = Arc::new(Progress::new());
+    let extension = connection.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(extension.clone());
+        service.call(request)
+    });
+    let watched = TokioIo::new(Watched { io, progress: progress.clone() });
+    let mut http = builder(options, &progress).serve_connection(watched, service);
+
+    let (head, idle) = (options.header_deadline.duration(), options.idle_timeout.duration());
+    let alarm = tokio::time::sleep(head);
+    // The end of the drain; armed when the stop begins.
+    let drained = tokio::time::sleep(Duration::MAX);
+    tokio::pin!(stopping, alarm, drained);
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut http => {
+                if let Err(error) = ended {
+                    tracing::debug!(error = %error, "connection ended early");
+                }
+                return;
+            }
+            () = connection.shared.reset.notified() => {
+                let io = http.into_parts().io.into_inner().io;
+                // The switch is thrown by dropping the socket; without the option it closes in order, which is no worse.
+                let _set = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO)).is_ok();
+                return;
+            }
+            () = &mut stopping, if !draining => {
+                draining = true;
+                std::pin::Pin::new(&mut http).graceful_shutdown();
+                drained.as_mut().reset(tokio::time::Instant::now() + options.drain.duration());
+            }
+            () = &mut drained, if draining => {
+                tracing::debug!("connection dropped because the drain was over");
+                return;
+            }
+            () = &mut alarm => match progress.due(head, idle) {
+                Due::In(left) => alarm.as_mut().reset(tokio::time::Instant::now() + left),
+                Due::Idle => return,
+                Due::SlowHead => {
+                    tracing::debug!("connection closed because the head of a request took too long");
+                    return;
+                }
+            },
+        }
+    }
+}
+
+fn builder(options: &ListenerOptions, progress: &Arc<Progress>) -> http1::Builder {
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(NotingTimer(progress.clone()))
+        // Only a switch here: the deadlines are kept by the loop above.
+        .header_read_timeout(Duration::from_secs(1))
+        .max_headers(options.max_headers)
+        .max_header_size(options.max_header.as_usize())
+        .max_buf_size(options.max_header.as_usize().max(SMALLEST_BUFFER_BYTES));
+    builder
+}
+
+/// A stream that ends in a TCP socket.
+pub(super) trait OverTcp {
+    fn tcp(&self) -> &TcpStream;
+}
+
+impl OverTcp for TcpStream {
+    fn tcp(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl OverTcp for TlsStream<TcpStream> {
+    fn tcp(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
