@@ -1,0 +1,77 @@
+//! Which files belong to which database, in their order.
+//!
+//! The files are compiled in, so that a binary never meets another binary's files. A new file is a new last line here;
+//! a test compares the lists with the folders.
+
+/// A numbered file. Its number is its position in the set, from one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Migration {
+    /// Relative to `migrations/`, such as `control/0001_control.sql`.
+    pub file: &'static str,
+    pub sql: &'static str,
+}
+
+macro_rules! migrations {
+    ($($file:literal),* $(,)?) => {
+        &[$(Migration { file: $file, sql: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $file)) }),*]
+    };
+}
+
+const CONTROL: &[Migration] = migrations![];
+
+const LEDGER: &[Migration] = migrations![];
+
+/// One database's schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Set {
+    /// Tenants, keys, catalogs and snapshots: weir-control's.
+    Control,
+    /// Ledger lines, consumer positions, checkpoints and the index of events: weir-ledger's.
+    Ledger,
+}
+
+impl Set {
+    pub const ALL: [Self; 2] = [Self::Control, Self::Ledger];
+
+    /// The folder of its files.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Ledger => "ledger",
+        }
+    }
+
+    pub(crate) const fn migrations(self) -> &'static [Migration] {
+        match self {
+            Self::Control => CONTROL,
+            Self::Ledger => LEDGER,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn each_set_lists_exactly_the_files_of_its_folder_numbered_from_one() {
+        for set in Set::ALL {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(set.as_str());
+            let mut found: Vec<String> = std::fs::read_dir(&folder)
+                .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+                .unwrap_or_default();
+            found.retain(|name| name.ends_with(".sql"));
+            found.sort();
+            let found: Vec<String> = found.iter().map(|name| format!("{}/{name}", set.as_str())).collect();
+            let listed: Vec<&str> = set.migrations().iter().map(|migration| migration.file).collect();
+            assert_eq!(found, listed, "sets.rs and {}", folder.display());
+            for (position, file) in listed.iter().enumerate() {
+                let prefix = format!("{}/{:04}_", set.as_str(), position + 1);
+                assert!(file.starts_with(&prefix), "{file} should start with {prefix}");
+            }
+        }
+    }
+}
