@@ -1,1 +1,34 @@
-//! weir-wire
+//! The bytes of clients and providers, understood and edited without I/O.
+//!
+//! **Owns** every protocol detail: request facts and rewrites, event-stream framing, what a chunk says, usage reports as
+//! disjoint meters, what an attempt's end means for money, error envelopes, header allow-lists. **Must not know** a
+//! runtime, a clock, randomness, sockets or the HTTP library: statuses are `u16`, headers are `(&str, &str)`, time and
+//! ids are arguments.
+//!
+//! **Start** with [`openai::chat`]: a request comes in as [`openai::chat::ChatRequest`], goes out by its `rewrite`, and
+//! the answer passes through [`sse::Decoder`], [`openai::chat::StreamReader`] and [`openai::chat::StreamEditor`]. Every
+//! function that differs by protocol takes a [`Dialect`] and matches it exhaustively.
+//!
+//! **Promises kept here**: I4 (content is a fact of the bytes alone), I6 (no credential or header passes that no list
+//! names), I7 and I9 (usage is the provider's; what cannot be read is unknown, never zero). Relay is observe and splice:
+//! bytes that Weir does not own pass unchanged.
+
+mod dialect;
+
+pub mod openai;
+
+pub mod envelope;
+pub mod headers;
+pub mod retry_after;
+pub mod sse;
+pub mod usage;
+pub mod verdict;
+
+pub mod bound;
+pub mod json;
+pub mod splice;
+
+mod request_error;
+
+pub use dialect::Dialect;
+pub use request_error::{RequestError, RequestErrorCode};

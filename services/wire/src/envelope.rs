@@ -1,0 +1,200 @@
+//! Errors as a client's SDK expects them, in its own dialect (O38).
+//!
+//! A body for error statuses, an event for streams that broke. The stream event is a bare `data:` line with everything
+//! extra inside `error`, and no `event:` line: older and newer official SDKs raise on that form and on no other.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+
+use crate::dialect::Dialect;
+use crate::json::push_quoted;
+use crate::openai::chat::answer::{AnswerFacts, InBandError};
+
+/// An error for a client.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientError {
+    /// Never a key, a prompt, or a provider's model name.
+    pub message: String,
+    /// The dialect's error type, such as `invalid_request_error`.
+    pub kind: String,
+    pub param: Option<String>,
+    /// The stable code.
+    pub code: Option<String>,
+    /// Further members of the error object, in this order.
+    pub extras: Vec<(&'static str, Extra)>,
+}
+
+/// The value of a further member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extra {
+    Text(String),
+    Number(u64),
+    Flag(bool),
+}
+
+impl ClientError {
+    #[must_use]
+    pub fn new(kind: &str, code: &str, message: impl Into<String>) -> Self {
+        let (kind, code) = (kind.to_owned(), Some(code.to_owned()));
+        Self { message: message.into(), kind, param: None, code, extras: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn with_param(mut self, param: Option<&str>) -> Self {
+        self.param = param.map(str::to_owned);
+        self
+    }
+
+    #[must_use]
+    pub fn with(mut self, name: &'static str, value: Extra) -> Self {
+        self.extras.push((name, value));
+        self
+    }
+}
+
+/// How a committed stream broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Break<'a> {
+    /// A stable word, such as `upstream_closed` or `idle_timeout`.
+    pub reason: &'a str,
+    /// Chunks with content that the client has got (O11).
+    pub chunks_delivered: u64,
+    pub request_id: &'a str,
+}
+
+/// The `content-type` of every error body.
+pub const ERROR_CONTENT_TYPE: &str = "application/json";
+
+/// The body of an error answer.
+#[must_use]
+pub fn error_body(dialect: Dialect, error: &ClientError) -> Bytes {
+    match dialect {
+        Dialect::OpenAiChat => Bytes::from(openai_error(error)),
+    }
+}
+
+/// The event that ends a stream which can no longer be completed. No sentinel may follow it.
+#[must_use]
+pub fn stream_error_event(dialect: Dialect, error: &ClientError, broken: &Break<'_>) -> Bytes {
+    let error = error
+        .clone()
+        .with("reason", Extra::Text(broken.reason.to_owned()))
+        .with("chunks_delivered", Extra::Number(broken.chunks_delivered))
+        .with("incomplete", Extra::Flag(true))
+        .with("request_id", Extra::Text(broken.request_id.to_owned()));
+    match dialect {
+        Dialect::OpenAiChat => Bytes::from(format!("data: {}\n\n", openai_error(&error))),
+    }
+}
+
+/// What keeps a silent connection open. Safe for old decoders because Weir's streams never carry an `id:` field (O04);
+/// to be written between events only, and only after the answer's status is out.
+#[must_use]
+pub const fn keep_alive(dialect: Dialect) -> &'static [u8] {
+    match dialect {
+        Dialect::OpenAiChat => b": ping\n\n",
+    }
+}
+
+fn openai_error(error: &ClientError) -> String {
+    let mut out = String::with_capacity(160 + error.message.len());
+    out.push_str(r#"{"error":{"message":"#);
+    push_quoted(&mut out, &error.message);
+    out.push_str(r#","type":"#);
+    push_quoted(&mut out, &error.kind);
+    for (name, value) in [(r#","param":"#, &error.param), (r#","code":"#, &error.code)] {
+        out.push_str(name);
+        match value {
+            Some(text) => push_quoted(&mut out, text),
+            None => out.push_str("null"),
+        }
+    }
+    for (name, value) in &error.extras {
+        out.push(',');
+        push_quoted(&mut out, name);
+        out.push(':');
+        match value {
+            Extra::Text(text) => push_quoted(&mut out, text),
+            Extra::Number(number) => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "{number}");
+            }
+            Extra::Flag(flag) => out.push_str(if *flag { "true" } else { "false" }),
+        }
+    }
+    out.push_str("}}");
+    out
+}
+
+/// What must not reach a client in a provider's words.
+#[derive(Debug, Clone, Copy)]
+pub struct Redaction<'a> {
+    /// The model's name at the provider, and the alias to say instead (O33).
+    pub upstream_model: &'a str,
+    pub alias: &'a str,
+    /// Texts to blank out, such as the provider's credential and host.
+    pub hidden: &'a [&'a str],
+}
+
+/// A provider's error answer, fit for the client: message, type, code and param kept, names and secrets hidden. A body
+/// in no known form is not relayed; its status is said instead.
+#[must_use]
+pub fn relayed_error(dialect: Dialect, status: u16, body: &[u8], redaction: &Redaction<'_>) -> ClientError {
+    match dialect {
+        Dialect::OpenAiChat => {
+            let error = AnswerFacts::scan(body).ok().and_then(|facts| facts.error);
+            let error = error.map_or_else(InBandError::default, |span| InBandError::read(span.of(body)));
+            relayed_in_band(status, &error, redaction)
+        }
+    }
+}
+
+/// The same for an error that came inside a 200.
+#[must_use]
+pub fn relayed_in_band(status: u16, error: &InBandError, redaction: &Redaction<'_>) -> ClientError {
+    let hide = |text: &str| redact(text, redaction);
+    let message = match error.message.as_str() {
+        "" => format!("The provider answered with status {status}."),
+        message => hide(message),
+    };
+    let kind = error.kind.as_deref().unwrap_or(if status < 500 { "invalid_request_error" } else { "server_error" });
+    ClientError {
+        message,
+        kind: hide(kind),
+        param: error.param.as_deref().map(hide),
+        code: error.code.as_deref().map(hide),
+        extras: Vec::new(),
+    }
+}
+
+fn redact(text: &str, redaction: &Redaction<'_>) -> String {
+    let mut text = text.to_owned();
+    for hidden in redaction.hidden.iter().filter(|hidden| !hidden.is_empty()) {
+        text = text.replace(hidden, "[hidden]");
+    }
+    if !redaction.upstream_model.is_empty() {
+        text = text.replace(redaction.upstream_model, redaction.alias);
+    }
+    mask_keys(&text)
+}
+
+/// Blanks words that look like keys, whoever's they are: providers echo part of what they were sent.
+fn mask_keys(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for word in text.split_inclusive(char::is_whitespace) {
+        let start = ["sk-", "sk_", "Bearer"].iter().filter_map(|prefix| word.find(prefix)).min();
+        match start {
+            Some(at) if word.len() - at > 8 => {
+                out.push_str(&word[..at]);
+                out.push_str("[hidden]");
+                out.push_str(&word[word.trim_end().len()..]);
+            }
+            Some(_) | None => out.push_str(word),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
