@@ -15,3 +15,20 @@ pub mod ids;
 pub mod money;
 pub mod usage;
 
+pub mod price;
+pub mod registry;
+pub mod policy;
+pub mod routing;
+pub mod breaker;
+pub mod retry;
+
+pub mod attempt;
+pub mod reservation;
+
+pub mod calendar;
+pub mod rate;
+pub mod quota;
+
+pub mod ledger;
+pub mod reconcile;
+pub mod fold;

@@ -1,0 +1,152 @@
+//! Folding the log: the ledger and the counters as a function of its events (I13).
+//!
+//! One fold serves three readers: the ledger builder takes its lines, a starting process takes its books, and
+//! `replay --verify` compares both with what is stored. Copies of events, at any distance, change nothing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::attempt::Attempt;
+use crate::ids::{ReservationId, TenantId};
+use crate::ledger::{Context, LedgerLine, Posting, ReservationAccount, SourcePosition};
+use crate::quota::{Book, BookOptions};
+use crate::reservation::{Event, Reservation, ReservationStatus};
+
+/// What one event changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Absorbed {
+    pub tenant: TenantId,
+    pub before: Option<ReservationStatus>,
+    pub after: ReservationStatus,
+    /// For a usage: what the ledger makes of it.
+    pub posting: Option<Posting>,
+    /// Whether the event changed the reservation at all; `false` for a copy.
+    pub is_news: bool,
+}
+
+/// The fold does not know the reservation: either its record left after the horizon, and [`Fold::restore`] takes it
+/// back from its ledger lines, or it was never created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("reservation {0} is not in the fold: restore it from its ledger lines")]
+pub struct Unknown(pub ReservationId);
+
+#[derive(Debug, Clone)]
+struct Folded {
+    tenant: TenantId,
+    account: ReservationAccount,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Fold {
+    options: BookOptions,
+    books: HashMap<TenantId, Book>,
+    folded: HashMap<ReservationId, Folded>,
+}
+
+impl Fold {
+    #[must_use]
+    pub fn new(options: BookOptions) -> Self {
+        Self { options, ..Self::default() }
+    }
+
+    /// Folds one event that stands at `source` and was recorded at `recorded_at_ms`.
+    pub fn absorb(
+        &mut self,
+        source: SourcePosition,
+        id: ReservationId,
+        event: &Event,
+        recorded_at_ms: i64,
+    ) -> Result<Absorbed, Unknown> {
+        if let Event::ReservationCreated(created) = event {
+            let tenant = created.tenant.clone();
+            self.folded.entry(id).or_insert_with(|| Folded { tenant, account: ReservationAccount::default() });
+        }
+        let folded = self.folded.get_mut(&id).ok_or(Unknown(id))?;
+        let book = self.books.entry(folded.tenant.clone()).or_insert_with(|| Book::new(self.options));
+        let state_before = book.reservation(id).cloned();
+        let before = state_before.as_ref().map(Reservation::status);
+
+        let posting = post(&mut folded.account, state_before.as_ref(), source, event, recorded_at_ms);
+        book.record(id, event, recorded_at_ms);
+        if let Some(line) = posting.as_ref().and_then(line_of) {
+            let total = line.total;
+            book.record(id, &Event::ChargeCorrected { number: line.key.attempt, total }, recorded_at_ms);
+            book.confirm(id, line.key.attempt, recorded_at_ms);
+        }
+        book.mark_applied(source);
+
+        let state_after = book.reservation(id);
+        let is_news = state_after != state_before.as_ref();
+        let after = state_after.map(Reservation::status).ok_or(Unknown(id))?;
+        let absorbed = Absorbed { tenant: folded.tenant.clone(), before, after, posting, is_news };
+        self.forget(&absorbed.tenant, recorded_at_ms);
+        Ok(absorbed)
+    }
+
+    fn forget(&mut self, tenant: &TenantId, now_ms: i64) {
+        let mut gone = Vec::new();
+        if let Some(book) = self.books.get_mut(tenant) {
+            book.forget(now_ms, &mut gone);
+        }
+        for id in gone {
+            self.folded.remove(&id);
+        }
+    }
+
+    /// Takes back a reservation that left, from its stored lines in order; `false` when there are none.
+    pub fn restore(&mut self, lines: &[LedgerLine], now_ms: i64) -> bool {
+        let Some(first) = lines.first() else { return false };
+        let id = first.key.reservation;
+        let tenant = first.created.tenant.clone();
+        let account = ReservationAccount::of_lines(lines);
+        let attempts = account.attempts.iter().map(|a| Attempt::from_ledger(a.number, a.total)).collect();
+        let book = self.books.entry(tenant.clone()).or_insert_with(|| Book::new(self.options));
+        book.restore(Reservation::ended(Arc::clone(&first.created), attempts), now_ms);
+        self.folded.insert(id, Folded { tenant, account });
+        true
+    }
+
+    #[must_use]
+    pub fn reservation(&self, id: ReservationId) -> Option<&Reservation> {
+        let folded = self.folded.get(&id)?;
+        self.books.get(&folded.tenant)?.reservation(id)
+    }
+
+    pub fn books(&self) -> impl Iterator<Item = (&TenantId, &Book)> {
+        self.books.iter()
+    }
+
+    #[must_use]
+    pub fn book(&self, tenant: &TenantId) -> Option<&Book> {
+        self.books.get(tenant)
+    }
+
+    #[must_use]
+    pub fn into_books(self) -> HashMap<TenantId, Book> {
+        self.books
+    }
+}
+
+fn post(
+    account: &mut ReservationAccount,
+    state: Option<&Reservation>,
+    source: SourcePosition,
+    event: &Event,
+    recorded_at_ms: i64,
+) -> Option<Posting> {
+    let Event::UsageRecorded { number, record } = event else { return None };
+    let reservation = state?;
+    let target = reservation.attempt(*number).and_then(|attempt| attempt.target.as_ref());
+    let context = Context { created: &reservation.created, target, number: *number, recorded_at_ms, source };
+    let posting = account.post(context, record);
+    account.take(*number, record, &posting);
+    Some(posting)
+}
+
+fn line_of(posting: &Posting) -> Option<&LedgerLine> {
+    match posting {
+        Posting::Posted(line) => Some(line),
+        Posting::Discrepancy { adjustment, .. } => adjustment.as_deref(),
+        Posting::AlreadyPosted => None,
+    }
+}
