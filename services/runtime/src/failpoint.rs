@@ -22,7 +22,6 @@ pub const fn hit(_point: &'static str) -> bool {
 /// [`hit`] for async code: a delay is awaited.
 #[cfg(not(feature = "failpoints"))]
 #[inline(always)]
-#[must_use]
 pub fn hit_async(_point: &'static str) -> std::future::Ready<bool> {
     std::future::ready(false)
 }

@@ -1,6 +1,5 @@
 //! A raw client against a real socket: what is cut, what is refused, and what a drain finishes.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -56,7 +56,8 @@ impl Default for Metrics {
 /// The label that stands for every value beyond the bound.
 pub const OTHER: &str = "other";
 
-/// Label values from outside, the first `max` distinct ones kept, all later ones counted as [`OTHER`].
+/// Label values from outside: the first `max` distinct ones are kept; all later ones, and those which are too long or
+/// would break the text format, count as [`OTHER`].
 #[derive(Debug)]
 pub struct BoundedLabels {
     max: usize,
@@ -78,7 +79,7 @@ impl BoundedLabels {
         if let Some(known) = self.seen.read().get(value) {
             return known.clone();
         }
-        if value.len() > LONGEST_LABEL_BYTES {
+        if value.len() > LONGEST_LABEL_BYTES || value.chars().any(breaks_the_format) {
             return Arc::from(OTHER);
         }
         let mut seen = self.seen.write();
@@ -93,6 +94,11 @@ impl BoundedLabels {
             None => Arc::from(OTHER),
         }
     }
+}
+
+/// The encoder writes label values as they are, so one with a quote could forge a line of the scrape.
+fn breaks_the_format(character: char) -> bool {
+    character.is_control() || character == '"' || character == '\\'
 }
 
 #[cfg(test)]
@@ -117,13 +123,13 @@ mod tests {
             registry.register("connections_open", "Open connections", open.clone());
             open
         });
-        requests.get_or_create(&ByModel { model: Arc::from("m\"1") }).inc();
+        requests.get_or_create(&ByModel { model: Arc::from("m1") }).inc();
         open.set(3);
 
         let expected = "\
 # HELP weir_gateway_requests Requests that reached the gateway.
 # TYPE weir_gateway_requests counter
-weir_gateway_requests_total{model=\"m\\\"1\"} 1
+weir_gateway_requests_total{model=\"m1\"} 1
 # HELP weir_runtime_connections_open Open connections.
 # TYPE weir_runtime_connections_open gauge
 weir_runtime_connections_open 3
@@ -133,10 +139,13 @@ weir_runtime_connections_open 3
     }
 
     #[test]
-    fn label_values_are_bounded_in_number_and_length() {
+    fn label_values_are_bounded_in_number_length_and_alphabet() {
         let labels = BoundedLabels::new(2);
         assert_eq!((&*labels.label("a"), &*labels.label("b"), &*labels.label("c")), ("a", "b", OTHER));
         assert_eq!(&*labels.label("a"), "a", "what is known stays known");
-        assert_eq!(&*BoundedLabels::new(9).label(&"x".repeat(129)), OTHER);
+        let unfit = ["x".repeat(129), "a\"} 1\nforged 1".to_owned(), "a\\".to_owned(), "a\nb".to_owned()];
+        for value in unfit {
+            assert_eq!(&*BoundedLabels::new(9).label(&value), OTHER, "{value}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -19,9 +19,10 @@ struct Authority {
 }
 
 impl Authority {
-    fn new() -> Self {
+    fn named(name: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new([]).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let ca_file = folder.path().join("ca.pem");
@@ -62,15 +63,15 @@ async fn handshake(server: Arc<rustls::ServerConfig>, ca_file: Option<&Path>) ->
 
 #[tokio::test]
 async fn the_right_server_is_trusted_and_speaks_http_1_only() {
-    let authority = Authority::new();
+    let authority = Authority::named("authority");
     let agreed = handshake(authority.server("provider.test", 2099), Some(&authority.ca_file)).await;
     assert_eq!(agreed, Ok(b"http/1.1".to_vec()));
 }
 
 #[tokio::test]
 async fn a_wrong_name_an_expired_certificate_and_an_unknown_root_fail() {
-    let authority = Authority::new();
-    let stranger = Authority::new();
+    let authority = Authority::named("authority");
+    let stranger = Authority::named("stranger");
     let cases = [
         ("wrong name", authority.server("other.test", 2099), Some(&authority.ca_file), "not valid for name"),
         ("expired", authority.server("provider.test", 2021), Some(&authority.ca_file), "certificate expired"),
@@ -99,7 +100,7 @@ fn a_client_that_could_trust_nobody_is_refused_at_start() {
 
 #[test]
 fn a_server_needs_its_own_key() {
-    let authority = Authority::new();
+    let authority = Authority::named("authority");
     let _config = authority.server("provider.test", 2099);
     let (leaf, key) = (authority.folder.path().join("leaf.pem"), authority.folder.path().join("key.pem"));
     let other_key = authority.folder.path().join("other.pem");

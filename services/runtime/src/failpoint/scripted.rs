@@ -139,8 +139,7 @@ mod tests {
         let started = Instant::now();
         assert_eq!((hit("fails"), hit("fails"), hit("nothing")), (false, true, false));
         assert!(!hit("slow") && started.elapsed() >= Duration::from_millis(20));
-        let reached = (0..3).map(|_| hit("dies")).count();
-        assert_eq!(reached, 3, "not killed");
+        (0..3).for_each(|_| assert!(!hit("dies")));
     }
 
     #[test]
