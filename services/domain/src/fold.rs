@@ -3,14 +3,18 @@
 //! One fold serves three readers: the ledger builder takes its lines, a starting process takes its books, and
 //! `replay --verify` compares both with what is stored. Copies of events, at any distance, change nothing.
 
+mod image;
+
+pub use image::FoldImage;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, AttemptOutcome};
 use crate::ids::{ReservationId, TenantId};
 use crate::ledger::{Context, LedgerLine, Posting, ReservationAccount, SourcePosition};
 use crate::quota::{Book, BookOptions};
-use crate::reservation::{Event, Reservation, ReservationStatus};
+use crate::reservation::{Created, Event, Reservation, ReservationStatus};
 
 /// What one event changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,14 +100,22 @@ impl Fold {
     /// Takes back a reservation that left, from its stored lines in order; `false` when there are none.
     pub fn restore(&mut self, lines: &[LedgerLine], now_ms: i64) -> bool {
         let Some(first) = lines.first() else { return false };
-        let id = first.key.reservation;
-        let tenant = first.created.tenant.clone();
-        let account = ReservationAccount::of_lines(lines);
-        let attempts = account.attempts.iter().map(|a| Attempt::from_ledger(a.number, a.total)).collect();
-        let book = self.books.entry(tenant.clone()).or_insert_with(|| Book::new(self.options));
-        book.restore(Reservation::ended(Arc::clone(&first.created), attempts), now_ms);
-        self.folded.insert(id, Folded { tenant, account });
+        self.restore_ended(&first.created, &[], lines, now_ms);
         true
+    }
+
+    /// Takes back a reservation that left, from what was stored of it: what it was created as, its attempts, and its
+    /// lines in order up to the event that asks for it. It left because it had ended, so it comes back ended.
+    ///
+    /// `attempts` may be newer than the lines (a replay asks for a state of long ago): what they were charged is read
+    /// from the lines alone, and an attempt that neither a line nor its verdict explains was not there yet.
+    pub fn restore_ended(&mut self, created: &Arc<Created>, attempts: &[Attempt], lines: &[LedgerLine], now_ms: i64) {
+        let account = ReservationAccount::of_lines(lines);
+        let attempts = attempts_of(attempts, &account);
+        let tenant = created.tenant.clone();
+        let book = self.books.entry(tenant.clone()).or_insert_with(|| Book::new(self.options));
+        book.restore(Reservation::ended(Arc::clone(created), attempts), now_ms);
+        self.folded.insert(created.id, Folded { tenant, account });
     }
 
     #[must_use]
@@ -125,6 +137,18 @@ impl Fold {
     pub fn into_books(self) -> HashMap<TenantId, Book> {
         self.books
     }
+}
+
+fn attempts_of(stored: &[Attempt], account: &ReservationAccount) -> Vec<Attempt> {
+    let total_of = |number| account.attempts.iter().find(|a| a.number == number).map(|a| a.total);
+    let explained = stored.iter().filter_map(|attempt| {
+        let charge = total_of(attempt.number);
+        let is_known = charge.is_some() || attempt.outcome == Some(AttemptOutcome::NotExecuted);
+        is_known.then(|| Attempt { charge, ..attempt.clone() })
+    });
+    let is_stored = |number| stored.iter().any(|attempt| attempt.number == number);
+    let of_lines_alone = account.attempts.iter().filter(|a| !is_stored(a.number));
+    explained.chain(of_lines_alone.map(|a| Attempt::from_ledger(a.number, a.total))).collect()
 }
 
 fn post(

@@ -51,7 +51,7 @@ pub struct LedgerLine {
 }
 
 /// What the ledger knows of one attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptAccount {
     pub number: AttemptNumber,
     pub total: Charge,
@@ -62,7 +62,7 @@ pub struct AttemptAccount {
 }
 
 /// What the ledger knows of one reservation.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReservationAccount {
     pub attempts: Vec<AttemptAccount>,
 }

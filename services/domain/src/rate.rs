@@ -5,8 +5,14 @@
 //! up to a second late. Time is the store's clock in seconds. It never goes back: an earlier second counts as the
 //! latest one seen.
 
+mod image;
+
 #[cfg(test)]
 mod tests;
+
+use serde::{Deserialize, Serialize};
+
+use image::RollingImage;
 
 /// Buckets of a rate per minute: the current second and the 60 before it.
 const BUCKETS: usize = 61;
@@ -14,7 +20,8 @@ const BUCKETS: usize = 61;
 /// Two running sums over the last `SECONDS` seconds. Adding and advancing are O(1), amortised over the seconds.
 ///
 /// The sums saturate; callers bound every amount, so that 61 buckets cannot reach the ends of an `i64`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "RollingImage", into = "RollingImage")]
 pub(crate) struct Rolling<const SECONDS: usize> {
     /// The bucket of second `s` is at `s mod SECONDS`.
     buckets: [[i64; 2]; SECONDS],
@@ -113,7 +120,8 @@ fn minus(a: [i64; 2], b: [i64; 2]) -> [i64; 2] {
 }
 
 /// Requests and tokens of the last minute: what was charged and what is held, in the second of admission.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct RateWindow(Rolling<BUCKETS>);
 
 const REQUESTS: usize = 0;

@@ -4,6 +4,10 @@
 //! them by the difference of the reservation's [`Position`](crate::reservation::Position) before and after, so that
 //! conservation (counters = charges + open holds, I12) cannot be broken by a forgotten case.
 
+mod image;
+
+pub use image::BookImage;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
@@ -33,7 +37,7 @@ impl Default for BookOptions {
 }
 
 /// A reservation in the book.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     pub reservation: Reservation,
     /// The slot went back because the lease ended; a renewal takes it again.

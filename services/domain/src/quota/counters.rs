@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::calendar::{Window, WindowKind};
 use crate::money::Amounts;
 use crate::rate::RateWindow;
@@ -9,7 +11,7 @@ use crate::rate::RateWindow;
 use super::{Denial, DenialReason, Limit, Measure, Unit};
 
 /// What was charged and is held in one window. A limit looks at the sum (I2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counter {
     pub charged: Amounts,
     pub held: Amounts,
@@ -33,7 +35,7 @@ pub struct CounterReading {
 }
 
 /// Everything counted for one scope.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ScopeCounters {
     windows: BTreeMap<Window, Counter>,
     rate: RateWindow,

@@ -8,7 +8,7 @@ mod book;
 mod counters;
 mod limit;
 
-pub use book::{Book, BookOptions, Correction, Entry, Reply};
+pub use book::{Book, BookImage, BookOptions, Correction, Entry, Reply};
 pub use counters::{Counter, CounterReading, ScopeCounters};
 pub use limit::{Denial, DenialReason, Limit, Measure, Unit};
 

@@ -14,7 +14,7 @@ use crate::usage::{Usage, UsageSource};
 pub type Labels = Arc<[(String, String)]>;
 
 /// What is known at admission, and never changes afterwards (I10).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Created {
     pub id: ReservationId,
     pub tenant: TenantId,

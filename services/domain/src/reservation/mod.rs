@@ -60,7 +60,7 @@ impl ReservationStatus {
 }
 
 /// The state of one reservation: what the quota store keeps and what a fold of its events gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     pub created: Arc<Created>,
     /// Granted and not taken by an attempt: tokens and money only. Zero once closing was seen.

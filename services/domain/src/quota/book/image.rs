@@ -1,0 +1,67 @@
+//! A book as stored bytes, for checkpoints.
+//!
+//! An image is the whole book, the sliding minute included: a process that restarts within a minute must not forget
+//! what it admitted. It is sorted, so that equal books give equal images, and it leaves out what the entries imply.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{KeyId, ReservationId};
+use crate::quota::{Scope, ScopeCounters};
+
+use super::{Book, BookOptions, Entry};
+
+/// Everything of a [`Book`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BookImage {
+    options: BookOptions,
+    scopes: Vec<(Scope, ScopeCounters)>,
+    entries: Vec<(ReservationId, Entry)>,
+    lapsed_until_ms: i64,
+    leaving: Vec<(i64, ReservationId)>,
+    idempotency: Vec<([u8; 32], ReservationId, i64)>,
+    revoked: Vec<KeyId>,
+    applied: Vec<(i32, i64)>,
+}
+
+impl Book {
+    #[must_use]
+    pub fn image(&self) -> BookImage {
+        let mut scopes: Vec<_> = self.scopes.iter().map(|(scope, c)| (scope.clone(), c.clone())).collect();
+        scopes.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.clone())).collect();
+        entries.sort_by_key(|(id, _)| *id);
+        let mut idempotency: Vec<_> =
+            self.idempotency.iter().map(|(hash, (id, expires_at_ms))| (*hash, *id, *expires_at_ms)).collect();
+        idempotency.sort_unstable();
+        let mut revoked: Vec<_> = self.revoked.iter().cloned().collect();
+        revoked.sort();
+        BookImage {
+            options: self.options,
+            scopes,
+            entries,
+            lapsed_until_ms: self.lapsed_until_ms,
+            leaving: self.leaving.iter().copied().collect(),
+            idempotency,
+            revoked,
+            applied: self.applied.iter().map(|(partition, offset)| (*partition, *offset)).collect(),
+        }
+    }
+
+    #[must_use]
+    pub fn from_image(image: BookImage) -> Self {
+        let is_open = |(id, entry): &(ReservationId, Entry)| {
+            (!entry.reservation.closed).then_some((entry.reservation.due_ms, *id))
+        };
+        Self {
+            options: image.options,
+            scopes: image.scopes.into_iter().collect(),
+            due: image.entries.iter().filter_map(is_open).collect(),
+            entries: image.entries.into_iter().collect(),
+            lapsed_until_ms: image.lapsed_until_ms,
+            leaving: image.leaving.into(),
+            idempotency: image.idempotency.into_iter().map(|(hash, id, until_ms)| (hash, (id, until_ms))).collect(),
+            revoked: image.revoked.into_iter().collect(),
+            applied: image.applied.into_iter().collect(),
+        }
+    }
+}
