@@ -209,8 +209,8 @@ impl Breaker {
             let until_ms = now_ms.saturating_add(asked_ms.min(LONGEST_RETRY_AFTER_MS));
             self.not_before_ms = self.not_before_ms.max(until_ms);
         }
-        self.observe(outcome, now_ms);
         if permit.generation == self.generation {
+            self.observe(outcome, now_ms);
             self.decide(outcome, now_ms);
         }
     }
@@ -233,9 +233,13 @@ impl Breaker {
         }
     }
 
+    /// The best score where no call ended recently: a deployment that once was slow must get a chance to show better.
     #[must_use]
     pub fn health(&self, now_ms: i64) -> HealthScore {
         let [calls, failures] = self.recent.total(second_of(now_ms));
+        if calls == 0 {
+            return HealthScore::BEST;
+        }
         // One imagined success keeps a single failure from looking like an outage.
         let succeeded = 1000 - per_mille(failures, calls.saturating_add(1));
         let latency_ms = self.typical_latency_ms.unwrap_or_default();

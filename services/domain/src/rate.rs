@@ -121,7 +121,7 @@ fn minus(a: [i64; 2], b: [i64; 2]) -> [i64; 2] {
 
 /// Requests and tokens of the last minute: what was charged and what is held, in the second of admission.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(from = "RateRecord", into = "RateRecord")]
 pub struct RateWindow(Rolling<BUCKETS>);
 
 const REQUESTS: usize = 0;
@@ -160,5 +160,31 @@ impl RateWindow {
             Some(second) => second.saturating_mul(1000).saturating_sub(now_ms).max(0),
             None => 60_000,
         }
+    }
+}
+
+/// A rate window at rest, as checkpoints hold it: the buckets that are not empty.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateRecord {
+    latest_s: i64,
+    buckets: Vec<(i64, [i64; 2])>,
+}
+
+impl From<RateWindow> for RateRecord {
+    fn from(RateWindow(rolling): RateWindow) -> Self {
+        let live = rolling.expiring(rolling.latest_s.saturating_add(Rolling::<BUCKETS>::length()));
+        Self { latest_s: rolling.latest_s, buckets: live.filter(|(_, bucket)| *bucket != [0, 0]).collect() }
+    }
+}
+
+impl From<RateRecord> for RateWindow {
+    fn from(record: RateRecord) -> Self {
+        let mut rolling = Rolling::default();
+        rolling.advance(record.latest_s);
+        for (second, bucket) in record.buckets {
+            rolling.add(second, record.latest_s, bucket);
+        }
+        Self(rolling)
     }
 }

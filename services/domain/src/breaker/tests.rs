@@ -149,6 +149,21 @@ fn calls_from_before_it_opened_decide_nothing() {
 }
 
 #[test]
+fn closing_forgets_the_failures_from_before() {
+    let policy = BreakerPolicy { calls_before_share: 6, cooldown_ms: 1_000, ..BreakerPolicy::default() };
+    let mut breaker = Breaker::new(policy);
+    let late = permit(&mut breaker, 0);
+    for _ in 0..6 {
+        call(&mut breaker, FAILED, 0);
+    }
+    call(&mut breaker, SUCCEEDED, 1_000);
+    breaker.record(late, FAILED, 1_000);
+    assert_eq!(breaker.health(1_000).per_mille(), 1000, "{breaker:?}");
+    call(&mut breaker, FAILED, 1_000);
+    assert_eq!((breaker.state(), breaker.consecutive_failures()), (CircuitState::Closed, 1));
+}
+
+#[test]
 fn o40_a_deployment_is_not_tried_before_its_retry_after() {
     let limited = |retry_after_ms| CallOutcome::Failed { cause: FailureCause::RateLimited, retry_after_ms };
     let mut a = breaker();
@@ -195,6 +210,7 @@ fn health_falls_with_errors_and_latency_and_recovers() {
     let mut slow = breaker();
     call(&mut slow, CallOutcome::Succeeded { latency_ms: 10_000 }, 0);
     assert_eq!(slow.health(0).per_mille(), 500);
+    assert_eq!(slow.health(31_000), HealthScore::BEST, "what is long ago is not held against it");
 
     let mut failing = breaker();
     call(&mut failing, SUCCEEDED, 0);

@@ -77,6 +77,14 @@ fn odd_days_last_as_long_as_the_clocks_say() {
 }
 
 #[test]
+fn a_day_that_has_begun_goes_on_when_the_clock_is_set_back_over_midnight() {
+    // In St John's, 2009, 00:01 became 23:01 of the day before.
+    for (now, local) in [("02:29:59", "d2009-10-31"), ("02:30:00", "d2009-11-01"), ("02:40:00", "d2009-11-01")] {
+        assert_eq!(ids(&format!("2009-11-01T{now}Z"), "America/St_Johns")[0], local, "{now}");
+    }
+}
+
+#[test]
 fn a_window_resets_once_and_the_total_never() {
     let utc = Zone::UTC;
     let now_ms = ms("2026-03-04T06:00:00Z");

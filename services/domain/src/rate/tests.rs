@@ -108,11 +108,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(prop_oneof![add, ask], 1..80)
 }
 
+fn at_rest(window: &RateWindow) -> RateWindow {
+    serde_json::from_str(&serde_json::to_string(window).unwrap()).unwrap()
+}
+
 proptest! {
     #[test]
     fn the_ring_is_the_list(steps in steps(), start_s in prop_oneof![Just(0i64), -100..100i64, Just(1_790_000_000i64)]) {
         let (mut ring, mut list) = (RateWindow::default(), EventList::default());
         let mut now_s = start_s;
+        prop_assert_eq!(&at_rest(&ring), &ring);
         for step in steps {
             match step {
                 Step::Add { passed_s, ago_s, requests, tokens } => {
@@ -122,6 +127,7 @@ proptest! {
                 }
                 Step::Ask { passed_s } => now_s += passed_s,
             }
+            prop_assert_eq!(&at_rest(&ring), &ring);
             prop_assert_eq!(ring.total(now_s), list.total(now_s));
             for (limit, needed) in [(100, 1), (100, 60), (0, 1), (-40, 1), (300, 300)] {
                 let now_ms = now_s * 1000 + 250;
