@@ -1,0 +1,471 @@
+//! The loop: wait, read, park what must wait, apply, move the position.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use thiserror::Error;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::dead_letter::{DeadLetter, DeadLetterError};
+use super::{
+    Applied, Delivery, Effect, EffectError, ParkedKey, Parking, Positions, Resolution, StoreError, Subscription,
+};
+use crate::contract::{AppendError, CloseCause, EventLog, Limits, Position, ReadError, StoredRecord, Visibility};
+use crate::topics::OnPoison;
+
+/// How a consumer behaves; the defaults fit every consumer of Weir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConsumerOptions {
+    /// From the topic's row in `topics.toml`.
+    pub on_poison: OnPoison,
+    /// Of one delivery.
+    pub limits: Limits,
+    pub seen: Visibility,
+    /// Pause after the first failure of a delivery; doubles up to `longest_pause`.
+    pub first_pause: Duration,
+    pub longest_pause: Duration,
+    /// How often the orders of operators are looked for while keys are parked.
+    pub look_every: Duration,
+    /// More parked keys than this are not single bad events but a bad consumer: poison is then retried, which holds
+    /// the partition and raises its lag, instead of parking every reservation there is.
+    pub max_parked_keys: usize,
+}
+
+impl ConsumerOptions {
+    #[must_use]
+    pub fn new(on_poison: OnPoison) -> Self {
+        Self {
+            on_poison,
+            limits: Limits::default(),
+            seen: Visibility::Durable,
+            first_pause: Duration::from_millis(50),
+            longest_pause: Duration::from_secs(5),
+            look_every: Duration::from_secs(1),
+            max_parked_keys: 10_000,
+        }
+    }
+}
+
+/// Why a consumer ended although nobody stopped it. A person is needed.
+#[derive(Debug, Error)]
+pub enum ConsumerError {
+    #[error("{subscription} cannot read the log")]
+    Read { subscription: Subscription, source: ReadError },
+    #[error("{subscription} cannot append a dead letter")]
+    DeadLetter { subscription: Subscription, source: AppendError },
+    #[error("{subscription} cannot write a dead letter")]
+    Envelope { subscription: Subscription, source: DeadLetterError },
+    #[error(
+        "{subscription} has applied records up to offset {position}, but the log ends at {end}: it is not the log that \
+         this consumer has followed, or it has lost records"
+    )]
+    Ahead { subscription: Subscription, position: u64, end: u64 },
+}
+
+/// How far a consumer is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lag {
+    /// Durable records not applied yet.
+    pub records: u64,
+    /// Time of the oldest record that was read and is not applied yet, in milliseconds since the Unix epoch.
+    pub oldest_ms: Option<i64>,
+    pub parked_keys: usize,
+}
+
+impl Lag {
+    /// Age of the oldest uncommitted record in milliseconds; zero when there is none.
+    #[must_use]
+    pub fn age_ms(&self, now_ms: i64) -> i64 {
+        self.oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest).max(0))
+    }
+}
+
+/// One consumer of one partition. Only one process may run a subscription at a time.
+pub struct Consumer {
+    subscription: Subscription,
+    log: Arc<dyn EventLog>,
+    effect: Arc<dyn Effect>,
+    positions: Arc<dyn Positions>,
+    parking: Arc<dyn Parking>,
+    options: ConsumerOptions,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    position: AtomicU64,
+    oldest_ms: Mutex<Option<i64>>,
+    parked_keys: AtomicUsize,
+    retries: AtomicU64,
+    trouble: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("subscription", &self.subscription).finish_non_exhaustive()
+    }
+}
+
+/// The parked keys, each with the offset of its poison record: records of the key before it are still to be applied
+/// when they are delivered again after a crash.
+type Parked = HashMap<Bytes, u64>;
+
+/// Whether the loop goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum Flow {
+    Go,
+    Stop,
+}
+
+/// Doubling pauses.
+#[derive(Debug)]
+struct Backoff {
+    next: Duration,
+    longest: Duration,
+}
+
+impl Consumer {
+    #[must_use]
+    pub fn new(
+        subscription: Subscription,
+        log: Arc<dyn EventLog>,
+        effect: Arc<dyn Effect>,
+        positions: Arc<dyn Positions>,
+        parking: Arc<dyn Parking>,
+        options: ConsumerOptions,
+    ) -> Self {
+        Self { subscription, log, effect, positions, parking, options, state: State::default() }
+    }
+
+    /// Follows the log until `stop` is ready, which is looked at between deliveries and in every pause: a delivery
+    /// that began is finished.
+    ///
+    /// # Errors
+    /// [`ConsumerError`]: the log cannot be followed without a person. What only needs time is retried.
+    pub async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<(), ConsumerError> {
+        let mut stop = pin!(stop);
+        let Some((mut next, mut parked)) = self.begin(stop.as_mut()).await? else { return Ok(()) };
+        let mut last_look = None;
+        let mut pauses = self.pauses();
+        loop {
+            self.note(next, None, parked.len());
+            if !parked.is_empty() && last_look.is_none_or(|at: Instant| at.elapsed() >= self.options.look_every) {
+                self.act_on_orders(&mut parked).await;
+                last_look = Some(Instant::now());
+            }
+            let read = tokio::select! {
+                biased;
+                () = stop.as_mut() => return Ok(()),
+                read = self.next_records(next, !parked.is_empty()) => read,
+            };
+            let records = match read {
+                Ok(records) => records,
+                Err(ReadError::Closed(closed)) if closed.cause == CloseCause::Stopped => return Ok(()),
+                Err(error) if error.is_temporary() => {
+                    if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(source) => return Err(ConsumerError::Read { subscription: self.subscription.clone(), source }),
+            };
+            pauses = self.pauses();
+            let (Some(first), Some(last)) = (records.first(), records.last()) else { continue };
+            let after = last.offset + 1;
+            self.note(next, Some(first.time_ms), parked.len());
+            if self.digest(records, after, &mut parked, stop.as_mut()).await? == Flow::Stop {
+                return Ok(());
+            }
+            next = after;
+        }
+    }
+
+    /// How far behind the durable end this consumer is.
+    ///
+    /// # Errors
+    /// When the log cannot say where it ends.
+    pub async fn lag(&self) -> Result<Lag, ReadError> {
+        let offsets = self.log.offsets(self.subscription.topic, self.subscription.partition).await?;
+        Ok(Lag {
+            records: offsets.durable.saturating_sub(self.position()),
+            oldest_ms: *self.state.oldest_ms.lock(),
+            parked_keys: self.state.parked_keys.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Offset of the next record to apply, as far as this process knows.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.state.position.load(Ordering::Relaxed)
+    }
+
+    /// How many times something was tried again since the start.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.state.retries.load(Ordering::Relaxed)
+    }
+
+    /// Why it is being retried at this moment, if it is.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.state.trouble.lock().clone()
+    }
+
+    #[must_use]
+    pub const fn subscription(&self) -> &Subscription {
+        &self.subscription
+    }
+
+    /// Position and parked keys from the stores. `None` when stopped meanwhile.
+    async fn begin(
+        &self,
+        mut stop: Pin<&mut (impl Future<Output = ()> + Send)>,
+    ) -> Result<Option<(u64, Parked)>, ConsumerError> {
+        let mut pauses = self.pauses();
+        let (stored, parked) = loop {
+            match self.load().await {
+                Ok(loaded) => break loaded,
+                Err(error) => {
+                    if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        let subscription = self.subscription.clone();
+        let offsets = self.log.offsets(subscription.topic, subscription.partition).await;
+        let offsets = match offsets {
+            Ok(offsets) => offsets,
+            Err(source) => return Err(ConsumerError::Read { subscription, source }),
+        };
+        let position = stored.unwrap_or(offsets.start);
+        if position > offsets.written {
+            return Err(ConsumerError::Ahead { subscription, position, end: offsets.written });
+        }
+        Ok(Some((position, parked)))
+    }
+
+    async fn load(&self) -> Result<(Option<u64>, Parked), StoreError> {
+        let position = self.positions.load(&self.subscription).await?;
+        let parked = self.parking.list(&self.subscription).await?;
+        Ok((position, parked.into_iter().map(|parked| (parked.key, parked.offset)).collect()))
+    }
+
+    /// Waits for records and reads them; returns without any when it is time to look for orders.
+    async fn next_records(&self, next: u64, looks: bool) -> Result<Vec<StoredRecord>, ReadError> {
+        let (topic, partition) = (self.subscription.topic, self.subscription.partition);
+        let at = Position { topic, partition, offset: next };
+        let wait = self.log.wait(at, self.options.seen);
+        if looks {
+            match timeout(self.options.look_every, wait).await {
+                Ok(waited) => waited?,
+                Err(_) => return Ok(Vec::new()),
+            }
+        } else {
+            wait.await?;
+        }
+        self.log.read(at, self.options.limits, self.options.seen).await
+    }
+
+    /// Applies one delivery, whatever it takes, and moves the position to `after`.
+    async fn digest(
+        &self,
+        mut records: Vec<StoredRecord>,
+        after: u64,
+        parked: &mut Parked,
+        mut stop: Pin<&mut (impl Future<Output = ()> + Send)>,
+    ) -> Result<Flow, ConsumerError> {
+        let mut pauses = self.pauses();
+        while let Err(error) = self.park_followers(&mut records, parked).await {
+            if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
+                return Ok(Flow::Stop);
+            }
+        }
+        loop {
+            let trouble = match self.step(&mut records, after, parked).await? {
+                Ok(true) => {
+                    *self.state.trouble.lock() = None;
+                    return Ok(Flow::Go);
+                }
+                Ok(false) => continue,
+                Err(reason) => reason,
+            };
+            if self.pause(&mut pauses, &trouble, stop.as_mut()).await == Flow::Stop {
+                return Ok(Flow::Stop);
+            }
+        }
+    }
+
+    /// One try. `Ok(true)`: all applied and stored. `Ok(false)`: a poison record was dealt with, try the others.
+    /// `Err`: try again after a pause.
+    async fn step(
+        &self,
+        records: &mut Vec<StoredRecord>,
+        after: u64,
+        parked: &mut Parked,
+    ) -> Result<Result<bool, String>, ConsumerError> {
+        if records.is_empty() {
+            return Ok(self.store(after).await);
+        }
+        let delivery = Delivery { subscription: &self.subscription, records, position: Some(after) };
+        match self.effect.apply(delivery).await {
+            Ok(Applied::Effect) => Ok(self.store(after).await),
+            Ok(Applied::EffectAndPosition) => Ok(Ok(true)),
+            Err(EffectError::Retry { reason }) => Ok(Err(reason)),
+            Err(EffectError::Poison { offset, reason }) => self.set_aside(records, offset, &reason, parked).await,
+        }
+    }
+
+    async fn store(&self, after: u64) -> Result<bool, String> {
+        self.positions.store(&self.subscription, after).await.map(|()| true).map_err(|error| error.to_string())
+    }
+
+    /// Moves the records of parked keys behind those that are parked already, once per delivery.
+    async fn park_followers(&self, records: &mut Vec<StoredRecord>, parked: &Parked) -> Result<(), StoreError> {
+        let follows = |record: &StoredRecord| parked.get(&record.key).is_some_and(|poison| record.offset >= *poison);
+        for record in records.iter().filter(|record| follows(record)) {
+            self.parking.park(&self.subscription, record, "").await?;
+        }
+        records.retain(|record| !follows(record));
+        Ok(())
+    }
+
+    /// Deals with a poison record: dead letter, then parked with its key or left out alone.
+    async fn set_aside(
+        &self,
+        records: &mut Vec<StoredRecord>,
+        offset: u64,
+        reason: &str,
+        parked: &mut Parked,
+    ) -> Result<Result<bool, String>, ConsumerError> {
+        let Some(at) = records.iter().position(|record| record.offset == offset) else {
+            return Ok(Err(format!("offset {offset} was called poison but was not delivered: {reason}")));
+        };
+        let parks = match self.options.on_poison {
+            OnPoison::ParkKey => true,
+            OnPoison::SkipRecord => false,
+        };
+        if parks && parked.len() >= self.options.max_parked_keys {
+            return Ok(Err(format!("{} keys are parked already: {reason}", parked.len())));
+        }
+        tracing::error!(subscription = %self.subscription, offset, reason, parks, "poison record set aside");
+        let key = records[at].key.clone();
+        let goes =
+            |record: &StoredRecord| record.offset == offset || (parks && record.offset > offset && record.key == key);
+        if parks {
+            for record in records.iter().filter(|record| goes(record)) {
+                if let Err(error) = self.parking.park(&self.subscription, record, reason).await {
+                    return Ok(Err(error.to_string()));
+                }
+            }
+        }
+        // Last, so that trouble with the parked store does not leave a copy here at every retry.
+        if let Err(trouble) = self.append_dead_letter(&records[at], reason).await? {
+            return Ok(Err(trouble));
+        }
+        records.retain(|record| !goes(record));
+        if parks {
+            parked.entry(key).and_modify(|first| *first = offset.min(*first)).or_insert(offset);
+        }
+        Ok(Ok(false))
+    }
+
+    async fn append_dead_letter(
+        &self,
+        record: &StoredRecord,
+        reason: &str,
+    ) -> Result<Result<(), String>, ConsumerError> {
+        let subscription = || self.subscription.clone();
+        let letter = DeadLetter::of(&self.subscription.consumer, self.subscription.topic, record, reason);
+        let batch =
+            letter.into_batch().map_err(|source| ConsumerError::Envelope { subscription: subscription(), source })?;
+        match self.log.append(batch).durable().await {
+            Ok(_) => Ok(Ok(())),
+            Err(error) if error.is_temporary() => Ok(Err(error.to_string())),
+            Err(source) => Err(ConsumerError::DeadLetter { subscription: subscription(), source }),
+        }
+    }
+
+    /// Carries out what operators asked for. Trouble leaves the order in place: it is looked at again later.
+    async fn act_on_orders(&self, parked: &mut Parked) {
+        let keys = match self.parking.list(&self.subscription).await {
+            Ok(keys) => keys,
+            Err(error) => {
+                tracing::warn!(subscription = %self.subscription, %error, "parked keys cannot be listed");
+                return;
+            }
+        };
+        for key in keys {
+            let Some(resolution) = key.asked else { continue };
+            match self.resolve(&key, resolution).await {
+                Ok(true) => {
+                    parked.remove(&key.key);
+                }
+                Ok(false) => {}
+                Err(reason) => {
+                    tracing::warn!(subscription = %self.subscription, reason, "parked key cannot be resolved yet");
+                }
+            }
+        }
+    }
+
+    /// Applies a parked key's records one by one, in order. True when none is left.
+    async fn resolve(&self, parked: &ParkedKey, resolution: Resolution) -> Result<bool, String> {
+        let (of, key) = (&self.subscription, &parked.key);
+        let store_error = |error: StoreError| error.to_string();
+        for record in self.parking.records(of, key).await.map_err(store_error)? {
+            let is_skipped = match resolution {
+                Resolution::Replay => false,
+                Resolution::Skip { offset } => offset == record.offset,
+            };
+            if !is_skipped {
+                let delivery = Delivery { subscription: of, records: std::slice::from_ref(&record), position: None };
+                match self.effect.apply(delivery).await {
+                    Ok(Applied::Effect | Applied::EffectAndPosition) => {}
+                    Err(EffectError::Retry { reason }) => return Err(reason),
+                    Err(EffectError::Poison { reason, .. }) => {
+                        self.parking.keep_parked(of, key, &reason).await.map_err(store_error)?;
+                        return Ok(false);
+                    }
+                }
+            }
+            self.parking.resolve(of, key, record.offset).await.map_err(store_error)?;
+        }
+        Ok(true)
+    }
+
+    fn note(&self, position: u64, oldest_ms: Option<i64>, parked_keys: usize) {
+        self.state.position.store(position, Ordering::Relaxed);
+        self.state.parked_keys.store(parked_keys, Ordering::Relaxed);
+        *self.state.oldest_ms.lock() = oldest_ms;
+    }
+
+    const fn pauses(&self) -> Backoff {
+        Backoff { next: self.options.first_pause, longest: self.options.longest_pause }
+    }
+
+    async fn pause(
+        &self,
+        pauses: &mut Backoff,
+        reason: &str,
+        stop: Pin<&mut (impl Future<Output = ()> + Send)>,
+    ) -> Flow {
+        let pause = pauses.next;
+        pauses.next = (pause * 2).min(pauses.longest);
+        tracing::warn!(subscription = %self.subscription, reason, pause_ms = pause.as_millis(), "consumer retries");
+        self.state.retries.fetch_add(1, Ordering::Relaxed);
+        *self.state.trouble.lock() = Some(reason.to_owned());
+        tokio::select! {
+            biased;
+            () = stop => Flow::Stop,
+            () = sleep(pause) => Flow::Go,
+        }
+    }
+}

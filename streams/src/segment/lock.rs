@@ -1,0 +1,32 @@
+//! One writing process per folder: the kernel's lock, which a killed process cannot leave behind.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::Path;
+
+use super::recover::OpenError;
+
+/// Held as long as the value lives.
+#[derive(Debug)]
+pub(super) struct FolderLock(#[expect(dead_code, reason = "the open file is the lock")] File);
+
+impl FolderLock {
+    pub(super) fn take(folder: &Path) -> Result<Self, OpenError> {
+        let path = folder.join("lock");
+        let io = |source| OpenError::Io { action: "lock", path: path.display().to_string(), source };
+        let mut file =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(io)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                return Err(OpenError::Locked { folder: folder.display().to_string(), pid: pid.trim().to_owned() });
+            }
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        file.set_len(0).and_then(|()| file.rewind()).map_err(io)?;
+        writeln!(file, "{}", std::process::id()).map_err(io)?;
+        Ok(Self(file))
+    }
+}

@@ -1,0 +1,155 @@
+//! The syncing half: one thread that makes durable what the writer has written, for all who wait at once.
+//!
+//! Topics are synced in their order, each at most as often as its `sync_gap`: every sync of this thread delays the
+//! next one, and clients wait for the first topic only.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::log::Shared;
+use super::writer::close_reason;
+use crate::append::Stage;
+use crate::topics::Topic;
+
+/// What was written and not synced yet, by topic.
+#[derive(Debug, Default)]
+pub(super) struct SyncQueue {
+    state: Mutex<SyncState>,
+    filled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct SyncState {
+    dirty: [Option<Dirty>; Topic::COUNT],
+    is_stopping: bool,
+}
+
+#[derive(Debug, Default)]
+struct Dirty {
+    /// More than one only when a segment was closed since the last sync.
+    files: Vec<Arc<File>>,
+    folders: Vec<PathBuf>,
+    until: Option<u64>,
+}
+
+impl SyncQueue {
+    pub(super) fn mark_written(&self, topic: Topic, file: &Arc<File>, until: u64) {
+        self.mark(topic, |dirty| {
+            dirty.add(file);
+            dirty.until = Some(until);
+        });
+    }
+
+    pub(super) fn mark_file(&self, topic: Topic, file: &Arc<File>) {
+        self.mark(topic, |dirty| dirty.add(file));
+    }
+
+    pub(super) fn mark_folder(&self, topic: Topic, folder: &Path) {
+        self.mark(topic, |dirty| dirty.folders.push(folder.to_owned()));
+    }
+
+    fn mark(&self, topic: Topic, add: impl FnOnce(&mut Dirty)) {
+        let mut state = self.state.lock();
+        add(state.dirty[topic.index()].get_or_insert_default());
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Nothing more will be written: sync what is left, then end.
+    pub(super) fn stop(&self) {
+        self.state.lock().is_stopping = true;
+        self.filled.notify_one();
+    }
+}
+
+impl Dirty {
+    fn add(&mut self, file: &Arc<File>) {
+        if !self.files.iter().any(|known| Arc::ptr_eq(known, file)) {
+            self.files.push(Arc::clone(file));
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Syncer {
+    shared: Arc<Shared>,
+    last_sync: [Option<Instant>; Topic::COUNT],
+}
+
+impl Syncer {
+    pub(super) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, last_sync: [None; Topic::COUNT] }
+    }
+
+    pub(super) fn run(mut self) {
+        while let Some(due) = self.wait_for_due() {
+            for topic in due {
+                // Taken only now: what was written while another topic was synced goes along.
+                let taken = self.shared.sync.state.lock().dirty[topic.index()].take();
+                if let Some(dirty) = taken {
+                    self.sync(topic, &dirty);
+                }
+            }
+        }
+    }
+
+    /// The topics to sync now, in order; `None` at the end.
+    fn wait_for_due(&self) -> Option<Vec<Topic>> {
+        let queue = &self.shared.sync;
+        let mut state = queue.state.lock();
+        loop {
+            let dirty = || Topic::ALL.into_iter().filter(|topic| state.dirty[topic.index()].is_some());
+            let now = Instant::now();
+            let due: Vec<Topic> =
+                dirty().filter(|topic| state.is_stopping || self.due_at(*topic).is_none_or(|at| at <= now)).collect();
+            if !due.is_empty() {
+                return Some(due);
+            }
+            if state.is_stopping {
+                return None;
+            }
+            match dirty().filter_map(|topic| self.due_at(topic)).min() {
+                Some(at) => {
+                    queue.filled.wait_until(&mut state, at);
+                }
+                None => queue.filled.wait(&mut state),
+            }
+        }
+    }
+
+    fn due_at(&self, topic: Topic) -> Option<Instant> {
+        self.last_sync[topic.index()].map(|last| last + self.shared.table.spec(topic).sync_gap)
+    }
+
+    fn sync(&mut self, topic: Topic, dirty: &Dirty) {
+        let log = self.shared.topic(topic);
+        let result = self.sync_all(dirty);
+        self.last_sync[topic.index()] = Some(Instant::now());
+        match result {
+            Ok(()) => {
+                if let Some(until) = dirty.until {
+                    log.progress.advance(Stage::Durable, until);
+                }
+            }
+            // A second sync could succeed although the kernel has dropped the pages: never try again.
+            Err(error) => {
+                tracing::error!(%topic, %error, "event log closed after a failed sync");
+                let closed = close_reason("sync", log.folder.display(), &error);
+                self.shared.queue.fail(closed.clone());
+                log.progress.fail_syncs(closed);
+            }
+        }
+    }
+
+    fn sync_all(&self, dirty: &Dirty) -> io::Result<()> {
+        for file in &dirty.files {
+            self.shared.options.disk.sync(file)?;
+        }
+        dirty.folders.iter().try_for_each(|folder| File::open(folder)?.sync_all())
+    }
+}
