@@ -10,7 +10,7 @@ pub use image::FoldImage;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::attempt::{Attempt, AttemptOutcome};
+use crate::attempt::{Attempt, AttemptNumber, AttemptOutcome};
 use crate::ids::{ReservationId, TenantId};
 use crate::ledger::{Context, LedgerLine, Posting, ReservationAccount, SourcePosition};
 use crate::quota::{Book, BookOptions};
@@ -75,7 +75,7 @@ impl Fold {
         if let Some(line) = posting.as_ref().and_then(line_of) {
             let total = line.total;
             book.record(id, &Event::ChargeCorrected { number: line.key.attempt, total }, recorded_at_ms);
-            book.confirm(id, line.key.attempt, recorded_at_ms);
+            book.confirm(id, line.key.attempt, source, recorded_at_ms);
         }
         book.mark_applied(source);
 
@@ -114,7 +114,8 @@ impl Fold {
         let attempts = attempts_of(attempts, &account);
         let tenant = created.tenant.clone();
         let book = self.books.entry(tenant.clone()).or_insert_with(|| Book::new(self.options));
-        book.restore(Reservation::ended(Arc::clone(created), attempts), now_ms);
+        let confirmed = account.attempts.iter().map(|a| (a.number, newest_offset(lines, a.number))).collect();
+        book.restore(Reservation::ended(Arc::clone(created), attempts), confirmed, now_ms);
         self.folded.insert(created.id, Folded { tenant, account });
     }
 
@@ -137,6 +138,11 @@ impl Fold {
     pub fn into_books(self) -> HashMap<TenantId, Book> {
         self.books
     }
+}
+
+fn newest_offset(lines: &[LedgerLine], number: AttemptNumber) -> i64 {
+    let of_attempt = lines.iter().filter(|line| line.key.attempt == number);
+    of_attempt.map(|line| line.source.offset).max().unwrap_or(-1)
 }
 
 fn attempts_of(stored: &[Attempt], account: &ReservationAccount) -> Vec<Attempt> {

@@ -32,3 +32,6 @@ pub mod quota;
 pub mod ledger;
 pub mod reconcile;
 pub mod fold;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

@@ -8,7 +8,7 @@ mod image;
 
 pub use image::BookImage;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -42,8 +42,8 @@ pub struct Entry {
     pub reservation: Reservation,
     /// The slot went back because the lease ended; a renewal takes it again.
     pub lapsed: bool,
-    /// Attempts whose line the ledger confirmed.
-    pub confirmed: Vec<AttemptNumber>,
+    /// Attempts whose line the ledger confirmed, each with the log offset of the newest one.
+    pub confirmed: Vec<(AttemptNumber, i64)>,
     /// Waits in the queue of records that may go.
     pub leaving: bool,
 }
@@ -57,13 +57,17 @@ impl Entry {
         position
     }
 
+    /// The log offset of the newest line of an attempt.
+    fn confirmed_until(&self, number: AttemptNumber) -> Option<i64> {
+        self.confirmed.iter().find(|(confirmed, _)| *confirmed == number).map(|(_, offset)| *offset)
+    }
+
     /// Whether nothing can be asked of the record that the ledger does not answer.
     fn may_go(&self) -> bool {
-        let is_confirmed = |number| self.confirmed.contains(number);
         self.reservation.status().is_final()
             && self.reservation.attempts.iter().all(|attempt| {
                 let is_free = attempt.outcome == Some(AttemptOutcome::NotExecuted) && attempt.charge.is_none();
-                is_free || is_confirmed(&attempt.number)
+                is_free || self.confirmed_until(attempt.number).is_some()
             })
     }
 }
@@ -103,7 +107,7 @@ pub struct Book {
     due: BTreeSet<(i64, ReservationId)>,
     /// Leases that ended up to here have given their slot back.
     lapsed_until_ms: i64,
-    leaving: VecDeque<(i64, ReservationId)>,
+    leaving: BTreeSet<(i64, ReservationId)>,
     idempotency: HashMap<[u8; 32], (ReservationId, i64)>,
     revoked: HashSet<KeyId>,
     /// The last ledger position applied, by partition; a line at or below it was counted already.
@@ -121,8 +125,17 @@ impl Book {
 
     /// Decides and applies one command. Everything it changes, it changes at once.
     pub fn execute(&mut self, id: ReservationId, command: &Command, now_ms: i64) -> Reply {
+        self.advance(now_ms);
+        self.execute_now(id, command, now_ms)
+    }
+
+    /// What the passing of time changes by itself.
+    fn advance(&mut self, now_ms: i64) {
         self.lapse_slots(now_ms);
         self.forget(now_ms, &mut Vec::new());
+    }
+
+    fn execute_now(&mut self, id: ReservationId, command: &Command, now_ms: i64) -> Reply {
         if let Command::Reserve(reserve) = command
             && let Some(reply) = self.refuse_at_the_door(id, reserve, now_ms)
         {
@@ -169,25 +182,30 @@ impl Book {
         Reply { reservation: id, decision, status, now_ms }
     }
 
-    /// Applies a ledger line: the ledger always wins. While the record exists the attempt's total decides; where it is
-    /// gone, a line at or below the applied position was counted already.
+    /// Applies a ledger line: the ledger always wins. While the record exists the attempt's newest total decides, and a
+    /// line older than that is a copy; where it is gone, a line at or below the applied position was counted already.
     pub fn correct(&mut self, correction: &Correction, now_ms: i64) -> Reply {
-        let id = correction.reservation;
-        let source = correction.source;
-        let last_applied = self.applied.get(&source.partition).copied().unwrap_or(-1);
-        let reply = if self.entries.contains_key(&id) {
-            let command = Command::Correct { number: correction.number, total: correction.total };
-            let reply = self.execute(id, &command, now_ms);
-            self.confirm(id, correction.number, now_ms);
-            reply
-        } else if source.offset > last_applied {
-            self.charge_directly(correction, now_ms);
-            let event = Event::ChargeCorrected { number: correction.number, total: correction.total };
-            self.reply(id, Decision::Change(vec![event]), now_ms)
-        } else {
-            self.reply(id, Decision::NoChange(ReservationStatus::Settled), now_ms)
+        self.advance(now_ms);
+        let Correction { reservation: id, number, total, source, .. } = *correction;
+        let reply = match self.entries.get(&id) {
+            Some(entry) if entry.confirmed_until(number).is_some_and(|offset| offset >= source.offset) => {
+                self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms)
+            }
+            Some(_) => {
+                let reply = self.execute_now(id, &Command::Correct { number, total }, now_ms);
+                self.confirm(id, number, source, now_ms);
+                reply
+            }
+            None if self.applied.get(&source.partition).is_some_and(|applied| *applied >= source.offset) => {
+                self.reply(id, Decision::NoChange(ReservationStatus::Settled), now_ms)
+            }
+            None => {
+                self.charge_directly(correction, now_ms);
+                let event = Event::ChargeCorrected { number, total };
+                self.reply(id, Decision::Change(vec![event]), now_ms)
+            }
         };
-        self.applied.insert(source.partition, last_applied.max(source.offset));
+        self.mark_applied(source);
         reply
     }
 
@@ -196,11 +214,13 @@ impl Book {
         self.shift(&correction.counting, correction.admitted_at_ms, Position::default(), charged, now_ms);
     }
 
-    pub(crate) fn confirm(&mut self, id: ReservationId, number: AttemptNumber, now_ms: i64) {
-        if let Some(entry) = self.entries.get_mut(&id)
-            && !entry.confirmed.contains(&number)
-        {
-            entry.confirmed.push(number);
+    /// The ledger has a line of the attempt, justified by the event at `source`.
+    pub(crate) fn confirm(&mut self, id: ReservationId, number: AttemptNumber, source: SourcePosition, now_ms: i64) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            match entry.confirmed.iter_mut().find(|(confirmed, _)| *confirmed == number) {
+                Some((_, offset)) => *offset = source.offset.max(*offset),
+                None => entry.confirmed.push((number, source.offset)),
+            }
         }
         self.see_off(id, now_ms);
     }
@@ -210,18 +230,17 @@ impl Book {
         let entry = self.entries.remove(&id);
         let before = entry.as_ref().map(Entry::position).unwrap_or_default();
         let due_before = entry.as_ref().filter(|e| !e.reservation.closed).map(|e| e.reservation.due_ms);
-        let (state, mut lapsed, confirmed, leaving) = match entry {
-            Some(entry) => (Some(entry.reservation), entry.lapsed, entry.confirmed, entry.leaving),
-            None => (None, false, Vec::new(), false),
+        let is_new = entry.is_none();
+        let (state, confirmed, leaving) = match entry {
+            Some(entry) => (Some(entry.reservation), entry.confirmed, entry.leaving),
+            None => (None, Vec::new(), false),
         };
         let Some(reservation) = apply(state, event) else { return };
-        if let Event::LeaseRenewed { .. } | Event::ReservationResumed { .. } = event {
-            lapsed = false;
-        }
-        if let Event::ReservationCreated(created) = event
-            && let Some(record) = &created.idempotency
-        {
-            self.idempotency.insert(record.key_hash, (created.id, record.expires_at_ms));
+        // A renewal takes the slot again, unless it too is over by now.
+        let lapsed = reservation.due_ms <= self.lapsed_until_ms;
+        // A copy of a creation must not take the key back from a later reservation.
+        if is_new && let Some(record) = &reservation.created.idempotency {
+            self.idempotency.insert(record.key_hash, (id, record.expires_at_ms));
         }
         let due_after = (!reservation.closed).then_some(reservation.due_ms);
         let entry = Entry { reservation, lapsed, confirmed, leaving };
@@ -293,20 +312,25 @@ impl Book {
             && entry.may_go()
         {
             entry.leaving = true;
-            self.leaving.push_back((now_ms.saturating_add(self.options.retry_horizon_ms), id));
+            let horizon_ms = now_ms.saturating_add(self.options.retry_horizon_ms);
+            // An `Idempotency-Key` answers from the record, so the record lives as long as the key.
+            let key_expires_at_ms = entry.reservation.created.idempotency.as_ref().map(|record| record.expires_at_ms);
+            self.leaving.insert((key_expires_at_ms.map_or(horizon_ms, |at_ms| at_ms.max(horizon_ms)), id));
         }
     }
 
     /// Drops records whose retry horizon is over, a few at a time, and names them in `gone`.
     pub(crate) fn forget(&mut self, now_ms: i64, gone: &mut Vec<ReservationId>) {
         for _ in 0..LEAVING_PER_COMMAND {
-            match self.leaving.front() {
-                Some((at_ms, _)) if *at_ms <= now_ms => {}
-                Some(_) | None => return,
+            let Some((at_ms, id)) = self.leaving.first().copied() else { return };
+            if at_ms > now_ms {
+                return;
             }
-            let Some((_, id)) = self.leaving.pop_front() else { return };
-            // A late report may have made it pending again in the meantime; then it stays.
-            if self.entries.get(&id).is_some_and(Entry::may_go)
+            self.leaving.pop_first();
+            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            // A late event may have made it pending again in the meantime; then it stays until it may go once more.
+            entry.leaving = false;
+            if entry.may_go()
                 && let Some(entry) = self.entries.remove(&id)
             {
                 gone.push(id);
@@ -323,9 +347,8 @@ impl Book {
     }
 
     /// Takes back a record that left, as the ledger's lines describe it. Its charges are counted already.
-    pub(crate) fn restore(&mut self, reservation: Reservation, now_ms: i64) {
+    pub(crate) fn restore(&mut self, reservation: Reservation, confirmed: Vec<(AttemptNumber, i64)>, now_ms: i64) {
         let id = reservation.created.id;
-        let confirmed = reservation.attempts.iter().map(|attempt| attempt.number).collect();
         self.entries.entry(id).or_insert(Entry { reservation, lapsed: false, confirmed, leaving: false });
         self.see_off(id, now_ms);
     }

@@ -98,6 +98,7 @@ impl Reservation {
 
     /// The first usage of an attempt charges it; later ones are the ledger's to rank, and come back as corrections.
     fn record_first_charge(&mut self, number: AttemptNumber, charge: Charge) {
+        self.flag_if_nothing_was_owed(charge);
         if let Some(attempt) = self.attempt_mut(number) {
             attempt.charge.get_or_insert(charge);
         }
@@ -128,9 +129,14 @@ impl Reservation {
         self.slot = false;
     }
 
-    fn correct(&mut self, number: AttemptNumber, total: Charge) {
+    /// A charge on what was Released is right, and somebody should look at it.
+    fn flag_if_nothing_was_owed(&mut self, charge: Charge) {
         let nothing_was_owed = self.status() == super::ReservationStatus::Released;
-        self.flagged |= nothing_was_owed && !total.is_zero();
+        self.flagged |= nothing_was_owed && !charge.is_zero();
+    }
+
+    fn correct(&mut self, number: AttemptNumber, total: Charge) {
+        self.flag_if_nothing_was_owed(total);
         match self.attempt_mut(number) {
             Some(attempt) => {
                 attempt.charge = Some(total);

@@ -37,6 +37,13 @@ impl Closing {
             Self::Executed(_) => AttemptOutcome::Executed,
         }
     }
+
+    pub(super) fn has_negative(&self) -> bool {
+        match self {
+            Self::NotExecuted | Self::MayHaveExecuted | Self::ExecutedUsageUnknown => false,
+            Self::Executed(record) => record.charge.has_negative(),
+        }
+    }
 }
 
 /// One row of the design's table.
@@ -82,6 +89,8 @@ pub enum Refusal {
     Absent,
     #[error("the reservation is no longer open")]
     NotOpen,
+    #[error("the reservation is still open")]
+    StillOpen,
     #[error("there is no such attempt")]
     UnknownAttempt,
     #[error("attempts are numbered in order")]

@@ -119,6 +119,7 @@ fn close_previous(reservation: &Reservation, previous: Option<&Closing>) -> Resu
     match (open, previous) {
         (None, _) => Ok(Vec::with_capacity(1)),
         (Some(_), None) => Err(Refusal::PreviousAttemptOpen),
+        (Some(_), Some(closing)) if closing.has_negative() => Err(Refusal::NegativeAmount),
         (Some(attempt), Some(closing)) => Ok(closing_events(reservation, attempt.number, closing)),
     }
 }
@@ -157,11 +158,19 @@ fn extend(
     now_ms: i64,
 ) -> Decision {
     let hold = Amounts { requests: 0, ..hold };
+    let was_extended = reservation.extended.iter().any(|(of, _)| *of == number);
     if reservation.attempt(number).is_some() {
         return Decision::NoChange(reservation.status());
     }
     match reservation.status() {
         ReservationStatus::Reserved => {}
+        status @ (ReservationStatus::PendingReconciliation
+        | ReservationStatus::Settled
+        | ReservationStatus::Released)
+            if was_extended =>
+        {
+            return Decision::NoChange(status);
+        }
         ReservationStatus::PendingReconciliation | ReservationStatus::Settled | ReservationStatus::Released => {
             return Decision::Refused(Refusal::NotOpen);
         }
@@ -170,7 +179,6 @@ fn extend(
         return Decision::Refused(Refusal::NegativeAmount);
     }
     let missing = hold.beyond(reservation.free);
-    let was_extended = reservation.extended.iter().any(|(of, _)| *of == number);
     match (was_extended, missing.is_zero()) {
         (_, true) => Decision::NoChange(reservation.status()),
         (true, false) => Decision::Conflict(Conflict::ExtensionHold),
@@ -230,9 +238,7 @@ fn close_attempt(reservation: &Reservation, number: AttemptNumber, closing: &Clo
     let Some(attempt) = reservation.attempt(number) else {
         return Decision::Refused(Refusal::UnknownAttempt);
     };
-    if let Closing::Executed(record) = closing
-        && record.charge.has_negative()
-    {
+    if closing.has_negative() {
         return Decision::Refused(Refusal::NegativeAmount);
     }
     if !tells_something_new(attempt, closing) {
@@ -328,7 +334,7 @@ fn release(reservation: &Reservation) -> Decision {
 
 fn escalate(reservation: &Reservation) -> Decision {
     match (reservation.status(), reservation.escalated) {
-        (ReservationStatus::Reserved, _) => Decision::Refused(Refusal::NotOpen),
+        (ReservationStatus::Reserved, _) => Decision::Refused(Refusal::StillOpen),
         (ReservationStatus::PendingReconciliation, false) => Decision::Change(vec![Event::ReservationEscalated]),
         (
             status @ (ReservationStatus::PendingReconciliation

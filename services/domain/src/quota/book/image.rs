@@ -58,7 +58,7 @@ impl Book {
             due: image.entries.iter().filter_map(is_open).collect(),
             entries: image.entries.into_iter().collect(),
             lapsed_until_ms: image.lapsed_until_ms,
-            leaving: image.leaving.into(),
+            leaving: image.leaving.into_iter().collect(),
             idempotency: image.idempotency.into_iter().map(|(hash, id, until_ms)| (hash, (id, until_ms))).collect(),
             revoked: image.revoked.into_iter().collect(),
             applied: image.applied.into_iter().collect(),
