@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::dialect::Dialect;
 use crate::json::push_quoted;
-use crate::openai::chat::answer::{AnswerFacts, InBandError};
+use crate::openai::chat::answer::InBandError;
 
 /// An error for a client.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -142,11 +142,7 @@ pub struct Redaction<'a> {
 #[must_use]
 pub fn relayed_error(dialect: Dialect, status: u16, body: &[u8], redaction: &Redaction<'_>) -> ClientError {
     match dialect {
-        Dialect::OpenAiChat => {
-            let error = AnswerFacts::scan(body).ok().and_then(|facts| facts.error);
-            let error = error.map_or_else(InBandError::default, |span| InBandError::read(span.of(body)));
-            relayed_in_band(status, &error, redaction)
-        }
+        Dialect::OpenAiChat => relayed_in_band(status, &InBandError::of_body(body), redaction),
     }
 }
 
@@ -171,30 +167,55 @@ pub fn relayed_in_band(status: u16, error: &InBandError, redaction: &Redaction<'
 fn redact(text: &str, redaction: &Redaction<'_>) -> String {
     let mut text = text.to_owned();
     for hidden in redaction.hidden.iter().filter(|hidden| !hidden.is_empty()) {
-        text = text.replace(hidden, "[hidden]");
+        text = text.replace(hidden, HIDDEN);
     }
-    if !redaction.upstream_model.is_empty() {
-        text = text.replace(redaction.upstream_model, redaction.alias);
+    mask_keys(&replace_name(&text, redaction.upstream_model, redaction.alias))
+}
+
+const HIDDEN: &str = "[hidden]";
+
+/// Replaces `name` where it stands alone: a model called `m` is not in every word with that letter.
+fn replace_name(text: &str, name: &str, with: &str) -> String {
+    if name.is_empty() {
+        return text.to_owned();
     }
-    mask_keys(&text)
+    let is_part = |character: char| character.is_alphanumeric() || matches!(character, '-' | '_');
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(name) {
+        let (before, after) = (&rest[..at], &rest[at + name.len()..]);
+        let joins_before = before.chars().next_back().or(out.chars().next_back()).is_some_and(is_part);
+        let joins_after = after.chars().next().is_some_and(is_part);
+        out.push_str(before);
+        out.push_str(if joins_before || joins_after { name } else { with });
+        rest = after;
+    }
+    out.push_str(rest);
+    out
 }
 
 /// Blanks words that look like keys, whoever's they are: providers echo part of what they were sent.
 fn mask_keys(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
+    let mut follows_bearer = false;
     for word in text.split_inclusive(char::is_whitespace) {
-        let start = ["sk-", "sk_", "Bearer"].iter().filter_map(|prefix| word.find(prefix)).min();
-        match start {
-            Some(at) if word.len() - at > 8 => {
-                out.push_str(&word[..at]);
-                out.push_str("[hidden]");
-                out.push_str(&word[word.trim_end().len()..]);
+        let bare = word.trim_end();
+        let key_at = if follows_bearer { Some(0) } else { bare.find("sk-").or_else(|| bare.find("sk_")) };
+        follows_bearer = bare.ends_with("Bearer");
+        match key_at {
+            // Shorter ones are words such as `task-`.
+            Some(at) if bare.len() - at >= MIN_KEY_BYTES => {
+                out.push_str(&bare[..at]);
+                out.push_str(HIDDEN);
+                out.push_str(&word[bare.len()..]);
             }
             Some(_) | None => out.push_str(word),
         }
     }
     out
 }
+
+const MIN_KEY_BYTES: usize = 8;
 
 #[cfg(test)]
 mod tests;

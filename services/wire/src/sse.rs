@@ -6,6 +6,7 @@
 //! at all, because there is nothing in them to relay.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 use memchr::{memchr, memchr2};
@@ -23,7 +24,7 @@ pub enum EventKind {
 }
 
 /// One event, sharing the memory of the chunk that it came in.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Event {
     /// The bytes as received, with the blank line; a LF that completes a final CR is left out.
     pub raw: Bytes,
@@ -37,6 +38,13 @@ pub struct Event {
     pub kind: EventKind,
 }
 
+/// Never the bytes: they hold completions, and `Debug` ends in logs.
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event").field("kind", &self.kind).field("bytes", &self.raw.len()).finish_non_exhaustive()
+    }
+}
+
 /// Why a stream cannot be decoded further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SseError {
@@ -46,7 +54,6 @@ pub enum SseError {
 }
 
 /// An incremental decoder: push chunks, take events until there is none.
-#[derive(Debug)]
 pub struct Decoder {
     max_event_bytes: usize,
     /// Chunks not yet looked at; the first may be partly consumed.
@@ -174,6 +181,13 @@ impl Decoder {
             return frame;
         }
         frame.slice(BOM.len()..)
+    }
+}
+
+/// Never the bytes, as for [`Event`].
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder").field("held_bytes", &self.held_bytes()).finish_non_exhaustive()
     }
 }
 

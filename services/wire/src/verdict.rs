@@ -134,11 +134,11 @@ const fn transport(verdict: AttemptVerdict, client_status: u16) -> Judgement {
 }
 
 fn judge_status(rows: ProviderRows, status: u16, body: &[u8], retry_after: Option<RetryAfter>) -> Judgement {
-    let facts = AnswerFacts::scan(body).ok();
-    let error = facts.as_ref().and_then(|facts| facts.error).map(|span| InBandError::read(span.of(body)));
-    let usage = facts.and_then(|facts| facts.usage_anywhere()).map(|span| read_usage(span.of(body)));
-    let class = classify(status, error.as_ref());
-    let verdict = status_verdict(rows, status, error.as_ref());
+    let error = InBandError::of_body(body);
+    let usage = AnswerFacts::scan(body).ok().and_then(|facts| facts.usage_anywhere());
+    let usage = usage.map(|span| read_usage(span.of(body)));
+    let class = classify(status, Some(&error));
+    let verdict = status_verdict(rows, status, Some(&error));
     with_usage(Judgement { verdict, retry_after, ..class.judgement(status) }, usage)
 }
 
@@ -207,9 +207,9 @@ impl Class {
 fn classify(status: u16, error: Option<&InBandError>) -> Class {
     let class = |fault, may_fail_over, client_status| Class { fault, may_fail_over, client_status };
     match status {
-        // Ours to fix, not the client's: its own key was good. Another deployment may do.
-        401..=403 => class(Fault::Configuration, true, Some(502)),
-        404 if error.is_some_and(is_unknown_model) => class(Fault::Configuration, true, Some(502)),
+        // Ours to fix, not the client's: its key was good, and path and model name are the catalog's. Another
+        // deployment may do.
+        401..=404 => class(Fault::Configuration, true, Some(502)),
         429 if error.is_some_and(is_quota) => class(Fault::QuotaExhausted, true, Some(429)),
         429 => class(Fault::RateLimited, true, None),
         408 | 409 => class(Fault::Provider, true, Some(502)),
@@ -220,14 +220,6 @@ fn classify(status: u16, error: Option<&InBandError>) -> Class {
         // Redirects are not followed, and nobody's client knows what 520 means.
         _ => class(Fault::Provider, true, Some(502)),
     }
-}
-
-fn is_unknown_model(error: &InBandError) -> bool {
-    let names = [error.code.as_deref(), error.kind.as_deref()];
-    names
-        .into_iter()
-        .flatten()
-        .any(|name| matches!(name, "model_not_found" | "DeploymentNotFound" | "NotFoundError" | "not_found_error"))
 }
 
 /// Branches on the code first: the type of a billing refusal varies.

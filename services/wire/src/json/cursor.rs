@@ -1,5 +1,7 @@
 //! The walk itself. Iterative where the depth is the client's choice, callback-driven where Weir knows the shape.
 
+use std::fmt;
+
 use super::text::plain_run;
 use super::{Fault, JsonError, MAX_DEPTH, Span, Text};
 
@@ -30,7 +32,6 @@ impl Value {
 }
 
 /// A position in a JSON text. Every method that returns `Ok` has validated what it passed.
-#[derive(Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -343,5 +344,12 @@ impl<'a> Cursor<'a> {
     #[must_use]
     pub const fn fault(&self, fault: Fault) -> JsonError {
         JsonError { fault, offset: self.at }
+    }
+}
+
+/// Never the text: it may be a prompt, and `Debug` ends in logs.
+impl fmt::Debug for Cursor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cursor").field("offset", &self.at).field("depth", &self.depth).finish_non_exhaustive()
     }
 }

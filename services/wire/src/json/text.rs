@@ -1,11 +1,12 @@
 //! Strings of a JSON text, borrowed: most are compared or measured, few are ever decoded.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use super::Span;
 
 /// A JSON string where it stands, escapes and all.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Text<'a> {
     raw: &'a [u8],
     span: Span,
@@ -52,6 +53,13 @@ impl<'a> Text<'a> {
     pub fn decode(&self) -> Cow<'a, str> {
         let text = String::from_utf8_lossy(self.raw);
         if self.escaped { Cow::Owned(unescape(&text)) } else { text }
+    }
+}
+
+/// Never the text: it may be a prompt, and `Debug` ends in logs.
+impl fmt::Debug for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Text").field("span", &self.span).finish_non_exhaustive()
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod request;
 
 mod messages;
+mod parse;
 mod rewrite;
 
 pub mod answer;

@@ -1,1 +1,131 @@
-//! Tests.
+//! The table, row by row: the refund follows what happened, not the status the client sees.
+
+use weir_domain::usage::{Meter, Usage};
+
+use super::*;
+
+fn plain(happening: Happening<'_>) -> Judgement {
+    judge(Dialect::OpenAiChat, ProviderRows::Plain, &happening)
+}
+
+fn status(status: u16, body: &str) -> Judgement {
+    plain(Happening::Status { status, body: body.as_bytes(), retry_after: None })
+}
+
+fn in_band(error: &str, usage: Option<&Extracted>, content_seen: bool) -> Judgement {
+    plain(Happening::InBand { error: &InBandError::read(error.as_bytes()), usage, content_seen })
+}
+
+use AttemptVerdict::{Executed, ExecutedUsageUnknown, MayHaveExecuted, NotExecuted};
+
+#[test]
+fn o58_transport_failures_by_whether_the_request_went_out() {
+    for (happening, verdict, client_status) in [
+        (Happening::DnsFailed, NotExecuted, 502),
+        (Happening::ConnectRefused, NotExecuted, 502),
+        (Happening::ConnectTimedOut, NotExecuted, 504),
+        (Happening::TlsFailed, NotExecuted, 502),
+        (Happening::RequestUnsent, NotExecuted, 502),
+        (Happening::Broken { content_seen: false }, MayHaveExecuted, 502),
+        (Happening::Broken { content_seen: true }, ExecutedUsageUnknown, 502),
+        (Happening::TimedOut { content_seen: false }, MayHaveExecuted, 504),
+        (Happening::Garbage { content_seen: false }, MayHaveExecuted, 502),
+        (Happening::EndedEarly { content_seen: true }, ExecutedUsageUnknown, 502),
+        (Happening::EndedEarly { content_seen: false }, MayHaveExecuted, 502),
+        (Happening::StatusCutShort { status: 400 }, MayHaveExecuted, 400),
+    ] {
+        let judged = plain(happening);
+        assert_eq!((judged.verdict, judged.client_status), (verdict, client_status), "{happening:?}");
+        assert!(judged.may_fail_over, "{happening:?}");
+    }
+}
+
+#[test]
+fn o58_every_error_status_has_a_row() {
+    let rows: &[(u16, AttemptVerdict, bool, u16, Fault)] = &[
+        (307, MayHaveExecuted, true, 502, Fault::Provider),
+        (400, NotExecuted, false, 400, Fault::Client),
+        (401, NotExecuted, true, 502, Fault::Configuration),
+        (403, NotExecuted, true, 502, Fault::Configuration),
+        (404, NotExecuted, true, 502, Fault::Configuration),
+        (408, MayHaveExecuted, true, 502, Fault::Provider),
+        (413, NotExecuted, false, 413, Fault::Client),
+        (422, NotExecuted, false, 422, Fault::Client),
+        (429, NotExecuted, true, 429, Fault::RateLimited),
+        (500, NotExecuted, true, 500, Fault::Provider),
+        (502, MayHaveExecuted, true, 502, Fault::Provider),
+        (503, NotExecuted, true, 503, Fault::Overloaded),
+        (504, MayHaveExecuted, true, 504, Fault::Provider),
+        (520, MayHaveExecuted, true, 502, Fault::Provider),
+        (524, MayHaveExecuted, true, 504, Fault::Provider),
+        (529, NotExecuted, true, 503, Fault::Overloaded),
+        (599, NotExecuted, true, 502, Fault::Provider),
+    ];
+    for (code, verdict, may_fail_over, client_status, fault) in rows {
+        let judged = status(*code, r#"{"error":{"message":"no"}}"#);
+        let expected = (verdict.clone(), *may_fail_over, *client_status, *fault);
+        assert_eq!((judged.verdict, judged.may_fail_over, judged.client_status, judged.fault), expected, "{code}");
+    }
+    for code in 0..=999 {
+        let judged = status(code, "<html>");
+        assert!((400..600).contains(&judged.client_status), "{code} gives {}", judged.client_status);
+    }
+}
+
+#[test]
+fn o58_an_error_body_that_carries_usage_is_charged() {
+    let usage = Usage::new([(Meter::InUncached, 9), (Meter::OutVisible, 2)]).unwrap();
+    let body = r#"{"error":{"message":"late"},"usage":{"prompt_tokens":9,"completion_tokens":2,"total_tokens":11}}"#;
+    assert_eq!(status(500, body).verdict, Executed(usage.clone()));
+    assert_eq!(status(400, r#"{"error":{},"usage":{"prompt_tokens":-9}}"#).verdict, ExecutedUsageUnknown);
+    let reported = Extracted { usage: Some(usage.clone()), flags: Vec::new() };
+    assert_eq!(in_band(r#"{"code":503}"#, Some(&reported), true).verdict, Executed(usage));
+}
+
+#[test]
+fn azure_bills_prompts_that_its_filter_refuses() {
+    let body = br#"{"error":{"code":"content_filter","message":"filtered"}}"#;
+    let happening = Happening::Status { status: 400, body, retry_after: None };
+    assert_eq!(judge(Dialect::OpenAiChat, ProviderRows::AzureOpenAi, &happening).verdict, ExecutedUsageUnknown);
+    assert_eq!(judge(Dialect::OpenAiChat, ProviderRows::Plain, &happening).verdict, NotExecuted);
+}
+
+#[test]
+fn o06_an_error_inside_a_200_is_judged_by_its_code() {
+    for (error, verdict, may_fail_over, client_status) in [
+        (r#"{"message":"overloaded","type":"server_error","code":503}"#, NotExecuted, true, 503),
+        (r#"{"message":"ctx","code":400}"#, NotExecuted, false, 400),
+        (r#"{"message":"ctx","code":"context_length_exceeded"}"#, NotExecuted, false, 400),
+        (r#"{"message":"x","code":"rate_limit_exceeded"}"#, NotExecuted, true, 429),
+        (r#"{"message":"x","type":"server_error","code":null}"#, NotExecuted, true, 500),
+        (r#"{"message":"x","code":7}"#, MayHaveExecuted, true, 502),
+        (r#""boom""#, MayHaveExecuted, true, 502),
+        (r#"{"message":"x","code":"502"}"#, MayHaveExecuted, true, 502),
+    ] {
+        let judged = in_band(error, None, false);
+        let expected = (verdict, may_fail_over, client_status);
+        assert_eq!((judged.verdict, judged.may_fail_over, judged.client_status), expected, "{error}");
+        assert_eq!(in_band(error, None, true).verdict, ExecutedUsageUnknown, "{error} after content");
+    }
+}
+
+#[test]
+fn o40_a_provider_limit_keeps_its_wait_and_an_empty_account_is_told_apart() {
+    let wait = RetryAfter::from_ms(6_500);
+    let limited = plain(Happening::Status { status: 429, body: b"{}", retry_after: Some(wait) });
+    assert_eq!((limited.retry_after, limited.fault), (Some(wait), Fault::RateLimited));
+    for code in ["insufficient_quota", "credit_balance_exhausted"] {
+        let judged = status(429, &format!(r#"{{"error":{{"type":"{code}","code":null}}}}"#));
+        assert_eq!(judged.fault, Fault::QuotaExhausted);
+        let judged = status(429, &format!(r#"{{"error":{{"type":"billing","code":"{code}"}}}}"#));
+        assert_eq!(judged.fault, Fault::QuotaExhausted);
+    }
+}
+
+#[test]
+fn o39_529_is_overload() {
+    let body = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
+    let judged = status(529, body);
+    assert_eq!((judged.verdict, judged.fault, judged.client_status), (NotExecuted, Fault::Overloaded, 503));
+    assert!(judged.may_fail_over);
+}

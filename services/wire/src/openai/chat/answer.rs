@@ -294,6 +294,17 @@ pub struct InBandError {
 const MAX_MESSAGE_CHARS: usize = 2_000;
 
 impl InBandError {
+    /// Reads the body of an error status: its `error` member, or in servers of other habits the object itself
+    /// (`message`, `detail`). Empty when the body is not JSON.
+    #[must_use]
+    pub fn of_body(body: &[u8]) -> Self {
+        match AnswerFacts::scan(body) {
+            Ok(AnswerFacts { error: Some(span), .. }) => Self::read(span.of(body)),
+            Ok(_) => Self::read(body),
+            Err(_) => Self::default(),
+        }
+    }
+
     /// Reads an `error` value: an object, a bare string, or anything else (then only the fact is known).
     #[must_use]
     pub fn read(value: &[u8]) -> Self {
@@ -315,6 +326,7 @@ impl InBandError {
         let kind = cursor.peek()?;
         match (key.raw(), kind) {
             (b"message", Kind::String) => self.message = bounded(&cursor.string()?),
+            (b"detail", Kind::String) if self.message.is_empty() => self.message = bounded(&cursor.string()?),
             (b"type", Kind::String) => self.kind = Some(bounded(&cursor.string()?)),
             (b"param", Kind::String) => self.param = Some(bounded(&cursor.string()?)),
             (b"code", Kind::String) => {
@@ -355,6 +367,3 @@ fn number_text(cursor: &mut Cursor<'_>) -> Result<String, JsonError> {
 fn http_status(text: &str) -> Option<u16> {
     text.parse().ok().filter(|status| (400..600).contains(status))
 }
-
-#[cfg(test)]
-mod tests;

@@ -189,6 +189,3 @@ fn reframe(edits: &Edits<'_>, data: &[u8], out: &mut BytesMut) {
     }
     out.extend_from_slice(b"\n");
 }
-
-#[cfg(test)]
-mod tests;

@@ -179,6 +179,3 @@ impl Rewrite<'_> {
         self.splice
     }
 }
-
-#[cfg(test)]
-mod tests;

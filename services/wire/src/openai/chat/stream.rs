@@ -207,6 +207,3 @@ fn error_in(facts: &AnswerFacts, event: &Event) -> Option<InBandError> {
 pub(super) fn unquoted(string: &[u8]) -> Option<String> {
     crate::json::Cursor::new(string).string().ok().map(|text| text.decode().into_owned())
 }
-
-#[cfg(test)]
-mod tests;
