@@ -1,4 +1,4 @@
-//! The embedded log: a queue in front of one writing thread, and one syncing thread behind it.
+//! The embedded log: a queue in front of one writing thread, and syncing threads behind it.
 //!
 //! ```text
 //!   append ──▶ queue ──▶ writer: one write per topic and drain ──▶ syncer: one sync per topic for all that wait
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::disk::{Disk, SystemDisk};
 use super::lock::FolderLock;
 use super::recover::{self, OpenError};
-use super::syncer::{SyncQueue, Syncer};
+use super::syncer::{Pace, SyncQueue, SyncQueues, Syncer};
 use super::tail::Wanted;
 use super::topic_log::TopicLog;
 use super::writer::{Queue, Writer};
@@ -97,11 +97,11 @@ pub(super) struct Shared {
     pub table: Topics,
     pub topics: Vec<TopicLog>,
     pub queue: Queue,
-    pub sync: SyncQueue,
+    pub sync: SyncQueues,
 }
 
 impl SegmentLog {
-    /// Takes the folder's lock, recovers every topic and starts the two threads. Blocks on the disk: a second for
+    /// Takes the folder's lock, recovers every topic and starts the threads. Blocks on the disk: a second for
     /// each few gigabytes per second it must scan, at most one segment per topic.
     ///
     /// # Errors
@@ -127,15 +127,19 @@ impl SegmentLog {
         }
         recover::sync_folder(&folder)?;
         let queue = Queue::new(topics.iter().map(|topic| topic.progress.written()), options.queue_bytes);
-        let shared = Arc::new(Shared { options, table, topics, queue, sync: SyncQueue::default() });
+        let shared = Arc::new(Shared { options, table, topics, queue, sync: SyncQueues::default() });
         let writer = Writer::new(Arc::clone(&shared), writers);
-        let syncer = Syncer::new(Arc::clone(&shared));
+        let eager = Syncer::new(Arc::clone(&shared), Pace::Eager);
+        let paced = Syncer::new(Arc::clone(&shared), Pace::Paced);
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let path = folder.display().to_string();
             thread::Builder::new().name(name.to_owned()).spawn(run).map_err(io("start a thread for", path))
         };
-        let threads =
-            vec![spawn("log-writer", Box::new(|| writer.run()))?, spawn("log-syncer", Box::new(|| syncer.run()))?];
+        let threads = vec![
+            spawn("log-writer", Box::new(|| writer.run()))?,
+            spawn("log-sync", Box::new(|| eager.run()))?,
+            spawn("log-sync-paced", Box::new(|| paced.run()))?,
+        ];
         Ok(Self { shared, found, running: Mutex::new(Some(Running { threads, _lock: lock })) })
     }
 
@@ -185,6 +189,10 @@ impl Drop for SegmentLog {
 impl Shared {
     pub(super) fn topic(&self, topic: Topic) -> &TopicLog {
         &self.topics[topic.index()]
+    }
+
+    pub(super) fn sync_queue(&self, topic: Topic) -> &SyncQueue {
+        self.sync.of(self.table.spec(topic))
     }
 
     fn partition(&self, topic: Topic, partition: u32) -> Result<&TopicLog, ReadError> {

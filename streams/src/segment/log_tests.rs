@@ -280,3 +280,41 @@ async fn throughput_of_eight_appenders() {
     );
     assert_eq!(log.offsets(TOPIC, 0).await.unwrap().durable, 8 * EACH * 3);
 }
+
+/// Not asserted. What two batches of a request cost in CPU time when 64 requests are in flight on one worker.
+#[test]
+fn cost_of_two_batches_with_64_in_flight() {
+    const REQUESTS: usize = 64;
+    const EACH: u32 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let log = Arc::new(SegmentLog::open(SegmentOptions::new(folder.path())).unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (began, cpu_before) = (Instant::now(), cpu_ticks());
+    runtime.block_on(async {
+        let mut requests = tokio::task::JoinSet::new();
+        for request in 0..REQUESTS {
+            let log = Arc::clone(&log);
+            requests.spawn(async move {
+                let (key, value) = (Bytes::from(request.to_string()), Bytes::from(vec![7; 180]));
+                for _ in 0..EACH {
+                    let mark = log.append(Batch::new(TOPIC, key.clone(), 0, vec![value.clone(); 2]));
+                    mark.written().await.unwrap();
+                    mark.durable().await.unwrap();
+                    let closing = log.append(Batch::new(TOPIC, key.clone(), 0, vec![value.clone(); 4]));
+                    closing.written().await.unwrap();
+                }
+            });
+        }
+        while requests.join_next().await.is_some() {}
+    });
+    let requests = u32::try_from(REQUESTS).unwrap() * EACH;
+    let cpu = Duration::from_millis(10) * (cpu_ticks() - cpu_before);
+    println!("two batches: {:?} of CPU, {:?} of wall time per request", cpu / requests, began.elapsed() / requests);
+}
+
+/// User and system time of this process, in hundredths of a second.
+fn cpu_ticks() -> u32 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let after_name = stat.rsplit(')').next().unwrap();
+    after_name.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u32>().unwrap()).sum()
+}

@@ -1,7 +1,8 @@
-//! The syncing half: one thread that makes durable what the writer has written, for all who wait at once.
+//! The syncing half: threads that make durable what the writer has written, for all who wait at once.
 //!
-//! Topics are synced in their order, each at most as often as its `sync_gap`: every sync of this thread delays the
-//! next one, and clients wait for the first topic only.
+//! There are two: a sync takes the disk milliseconds, and those of derived topics must not delay the ones that clients
+//! wait for. Two syncs at once cost a journaling file system little more than one. Within a thread topics are synced
+//! in their order, each at most as often as its `sync_gap`.
 
 use std::fs::File;
 use std::io;
@@ -14,9 +15,35 @@ use parking_lot::{Condvar, Mutex};
 use super::log::Shared;
 use super::writer::close_reason;
 use crate::append::Stage;
-use crate::topics::Topic;
+use crate::topics::{Topic, TopicSpec};
 
-/// What was written and not synced yet, by topic.
+/// What was written and not synced yet: one queue per thread.
+#[derive(Debug, Default)]
+pub(super) struct SyncQueues {
+    /// Topics without a gap between syncs.
+    eager: SyncQueue,
+    paced: SyncQueue,
+}
+
+impl SyncQueues {
+    pub(super) const fn of(&self, spec: &TopicSpec) -> &SyncQueue {
+        if spec.sync_gap.is_zero() { &self.eager } else { &self.paced }
+    }
+
+    /// Nothing more will be written: sync what is left, then end.
+    pub(super) fn stop(&self) {
+        self.eager.stop();
+        self.paced.stop();
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    Eager,
+    Paced,
+}
+
+/// The part of one thread, by topic.
 #[derive(Debug, Default)]
 pub(super) struct SyncQueue {
     state: Mutex<SyncState>,
@@ -60,8 +87,7 @@ impl SyncQueue {
         self.filled.notify_one();
     }
 
-    /// Nothing more will be written: sync what is left, then end.
-    pub(super) fn stop(&self) {
+    fn stop(&self) {
         self.state.lock().is_stopping = true;
         self.filled.notify_one();
     }
@@ -78,19 +104,27 @@ impl Dirty {
 #[derive(Debug)]
 pub(super) struct Syncer {
     shared: Arc<Shared>,
+    pace: Pace,
     last_sync: [Option<Instant>; Topic::COUNT],
 }
 
 impl Syncer {
-    pub(super) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, last_sync: [None; Topic::COUNT] }
+    pub(super) const fn new(shared: Arc<Shared>, pace: Pace) -> Self {
+        Self { shared, pace, last_sync: [None; Topic::COUNT] }
+    }
+
+    fn queue(&self) -> &SyncQueue {
+        match self.pace {
+            Pace::Eager => &self.shared.sync.eager,
+            Pace::Paced => &self.shared.sync.paced,
+        }
     }
 
     pub(super) fn run(mut self) {
         while let Some(due) = self.wait_for_due() {
             for topic in due {
                 // Taken only now: what was written while another topic was synced goes along.
-                let taken = self.shared.sync.state.lock().dirty[topic.index()].take();
+                let taken = self.queue().state.lock().dirty[topic.index()].take();
                 if let Some(dirty) = taken {
                     self.sync(topic, &dirty);
                 }
@@ -100,7 +134,7 @@ impl Syncer {
 
     /// The topics to sync now, in order; `None` at the end.
     fn wait_for_due(&self) -> Option<Vec<Topic>> {
-        let queue = &self.shared.sync;
+        let queue = self.queue();
         let mut state = queue.state.lock();
         loop {
             let dirty = || Topic::ALL.into_iter().filter(|topic| state.dirty[topic.index()].is_some());

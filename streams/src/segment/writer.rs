@@ -207,7 +207,7 @@ impl Writer {
         let Some(mut segment) = self.slots[topic.index()].segment.take() else { return Ok(()) };
         let footer = segment.close(self.shared.options.disk.as_ref()).map_err(|error| Failed::of(topic, error, 0))?;
         self.shared.topic(topic).closed(&segment, footer);
-        self.shared.sync.mark_file(topic, segment.file());
+        self.shared.sync_queue(topic).mark_file(topic, segment.file());
         Ok(())
     }
 
@@ -216,11 +216,11 @@ impl Writer {
         let log = shared.topic(topic);
         let failed = |source| Failed { topic, action: "create a segment in", source, doubtful_until: 0 };
         if ensure_folder(&log.folder).map_err(failed)? {
-            shared.sync.mark_folder(topic, &shared.options.folder);
+            shared.sync_queue(topic).mark_folder(topic, &shared.options.folder);
         }
         let disk = shared.options.disk.as_ref();
         let segment = SegmentWriter::create(disk, &log.folder, topic.suffix(), 0, offset).map_err(failed)?;
-        shared.sync.mark_folder(topic, &log.folder);
+        shared.sync_queue(topic).mark_folder(topic, &log.folder);
         log.opened(&segment);
         let salt = segment.salt();
         self.slots[topic.index()].segment = Some(segment);
@@ -238,7 +238,7 @@ impl Writer {
         let log = self.shared.topic(topic);
         log.published(segment, slot.batches.drain(..));
         log.progress.advance(Stage::Written, until);
-        self.shared.sync.mark_written(topic, segment.file(), until);
+        self.shared.sync_queue(topic).mark_written(topic, segment.file(), until);
         slot.frames.clear();
         Ok(())
     }
