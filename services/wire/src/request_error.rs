@@ -55,6 +55,11 @@ impl Refusal {
         Self { field: Some(field.to_owned()), offset: None, message: message.into(), code }
     }
 
+    /// About the body as a whole.
+    pub(crate) fn whole(code: RequestErrorCode, message: impl Into<String>) -> Self {
+        Self { field: None, offset: None, message: message.into(), code }
+    }
+
     pub(crate) fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self::new(RequestErrorCode::InvalidValue, field, message)
     }

@@ -1,4 +1,4 @@
-//! What an attempt's end means: may the provider bill, may another be asked, whose fault was it.
+//! What an attempt's end means: may the provider bill, may another be asked, whose blame was it.
 //!
 //! The refund follows "was the request sent, and what did the provider say", never the status that our client will see
 //! (O58). A complete 4xx or 5xx answer without usage is *not executed*, except the statuses that proxies make up while
@@ -21,7 +21,8 @@ pub enum Happening<'a> {
     TlsFailed,
     /// The connection was lost, or time was up, before the first byte of the request went out.
     RequestUnsent,
-    /// The connection broke after at least one byte of the request went out and before a whole answer came.
+    /// The connection broke after at least one byte of the request went out and before a whole answer came, be it a
+    /// good one or an error's.
     Broken {
         content_seen: bool,
     },
@@ -34,10 +35,6 @@ pub enum Happening<'a> {
         status: u16,
         body: &'a [u8],
         retry_after: Option<RetryAfter>,
-    },
-    /// An error status whose body broke off.
-    StatusCutShort {
-        status: u16,
     },
     /// An error object inside a 200, streamed or plain; `usage` is what the provider reported beside or before it.
     InBand {
@@ -64,9 +61,9 @@ pub enum ProviderRows {
     AzureOpenAi,
 }
 
-/// Whose fault it was, as breakers and metrics see it.
+/// Whose blame it was, as breakers and metrics see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fault {
+pub enum Blame {
     /// The request itself: says nothing about the provider.
     Client,
     /// Our credential, account or catalog entry is wrong for this deployment.
@@ -87,7 +84,7 @@ pub struct Judgement {
     pub verdict: AttemptVerdict,
     /// Oddities of the usage in the verdict.
     pub usage: Option<Extracted>,
-    pub fault: Fault,
+    pub blame: Blame,
     /// Whether another deployment may be asked, as long as no content was delivered (I4) and the hold allows it. When
     /// false, the provider's answer is the client's answer.
     pub may_fail_over: bool,
@@ -115,10 +112,6 @@ fn judge_openai(rows: ProviderRows, happening: &Happening<'_>) -> Judgement {
         | Happening::Garbage { content_seen }
         | Happening::EndedEarly { content_seen } => transport(unknown_end(content_seen), 502),
         Happening::TimedOut { content_seen } => transport(unknown_end(content_seen), 504),
-        Happening::StatusCutShort { status } => {
-            let class = classify(status, None);
-            Judgement { verdict: AttemptVerdict::MayHaveExecuted, may_fail_over: true, ..class.judgement(status) }
-        }
         Happening::Status { status, body, retry_after } => judge_status(rows, status, body, retry_after),
         Happening::InBand { error, usage, content_seen } => judge_in_band(rows, error, usage, content_seen),
     }
@@ -130,7 +123,7 @@ const fn unknown_end(content_seen: bool) -> AttemptVerdict {
 }
 
 const fn transport(verdict: AttemptVerdict, client_status: u16) -> Judgement {
-    Judgement { verdict, usage: None, fault: Fault::Provider, may_fail_over: true, client_status, retry_after: None }
+    Judgement { verdict, usage: None, blame: Blame::Provider, may_fail_over: true, client_status, retry_after: None }
 }
 
 fn judge_status(rows: ProviderRows, status: u16, body: &[u8], retry_after: Option<RetryAfter>) -> Judgement {
@@ -183,10 +176,10 @@ fn is_content_filter(error: &InBandError) -> bool {
     names.into_iter().flatten().any(|name| matches!(name, "content_filter" | "ResponsibleAIPolicyViolation"))
 }
 
-/// Fault, failover and what the client is told.
+/// Blame, failover and what the client is told.
 #[derive(Debug, Clone, Copy)]
 struct Class {
-    fault: Fault,
+    blame: Blame,
     may_fail_over: bool,
     /// `None`: the provider's own status.
     client_status: Option<u16>,
@@ -198,27 +191,27 @@ impl Class {
             Some(status) => status,
             None => status,
         };
-        let (fault, may_fail_over) = (self.fault, self.may_fail_over);
+        let (blame, may_fail_over) = (self.blame, self.may_fail_over);
         let verdict = AttemptVerdict::MayHaveExecuted;
-        Judgement { verdict, usage: None, fault, may_fail_over, client_status, retry_after: None }
+        Judgement { verdict, usage: None, blame, may_fail_over, client_status, retry_after: None }
     }
 }
 
 fn classify(status: u16, error: Option<&InBandError>) -> Class {
-    let class = |fault, may_fail_over, client_status| Class { fault, may_fail_over, client_status };
+    let class = |blame, may_fail_over, client_status| Class { blame, may_fail_over, client_status };
     match status {
         // Ours to fix, not the client's: its key was good, and path and model name are the catalog's. Another
         // deployment may do.
-        401..=404 => class(Fault::Configuration, true, Some(502)),
-        429 if error.is_some_and(is_quota) => class(Fault::QuotaExhausted, true, Some(429)),
-        429 => class(Fault::RateLimited, true, None),
-        408 | 409 => class(Fault::Provider, true, Some(502)),
-        400..=499 => class(Fault::Client, false, None),
-        503 | 529 => class(Fault::Overloaded, true, Some(503)),
-        504 | 522 | 524 => class(Fault::Provider, true, Some(504)),
-        500 | 502 => class(Fault::Provider, true, None),
+        401..=404 => class(Blame::Configuration, true, Some(502)),
+        429 if error.is_some_and(is_quota) => class(Blame::QuotaExhausted, true, Some(429)),
+        429 => class(Blame::RateLimited, true, None),
+        408 | 409 => class(Blame::Provider, true, Some(502)),
+        400..=499 => class(Blame::Client, false, None),
+        503 | 529 => class(Blame::Overloaded, true, Some(503)),
+        504 | 522 | 524 => class(Blame::Provider, true, Some(504)),
+        500 | 502 => class(Blame::Provider, true, None),
         // Redirects are not followed, and nobody's client knows what 520 means.
-        _ => class(Fault::Provider, true, Some(502)),
+        _ => class(Blame::Provider, true, Some(502)),
     }
 }
 

@@ -32,7 +32,6 @@ fn o58_transport_failures_by_whether_the_request_went_out() {
         (Happening::Garbage { content_seen: false }, MayHaveExecuted, 502),
         (Happening::EndedEarly { content_seen: true }, ExecutedUsageUnknown, 502),
         (Happening::EndedEarly { content_seen: false }, MayHaveExecuted, 502),
-        (Happening::StatusCutShort { status: 400 }, MayHaveExecuted, 400),
     ] {
         let judged = plain(happening);
         assert_eq!((judged.verdict, judged.client_status), (verdict, client_status), "{happening:?}");
@@ -42,29 +41,29 @@ fn o58_transport_failures_by_whether_the_request_went_out() {
 
 #[test]
 fn o58_every_error_status_has_a_row() {
-    let rows: &[(u16, AttemptVerdict, bool, u16, Fault)] = &[
-        (307, MayHaveExecuted, true, 502, Fault::Provider),
-        (400, NotExecuted, false, 400, Fault::Client),
-        (401, NotExecuted, true, 502, Fault::Configuration),
-        (403, NotExecuted, true, 502, Fault::Configuration),
-        (404, NotExecuted, true, 502, Fault::Configuration),
-        (408, MayHaveExecuted, true, 502, Fault::Provider),
-        (413, NotExecuted, false, 413, Fault::Client),
-        (422, NotExecuted, false, 422, Fault::Client),
-        (429, NotExecuted, true, 429, Fault::RateLimited),
-        (500, NotExecuted, true, 500, Fault::Provider),
-        (502, MayHaveExecuted, true, 502, Fault::Provider),
-        (503, NotExecuted, true, 503, Fault::Overloaded),
-        (504, MayHaveExecuted, true, 504, Fault::Provider),
-        (520, MayHaveExecuted, true, 502, Fault::Provider),
-        (524, MayHaveExecuted, true, 504, Fault::Provider),
-        (529, NotExecuted, true, 503, Fault::Overloaded),
-        (599, NotExecuted, true, 502, Fault::Provider),
+    let rows: &[(u16, AttemptVerdict, bool, u16, Blame)] = &[
+        (307, MayHaveExecuted, true, 502, Blame::Provider),
+        (400, NotExecuted, false, 400, Blame::Client),
+        (401, NotExecuted, true, 502, Blame::Configuration),
+        (403, NotExecuted, true, 502, Blame::Configuration),
+        (404, NotExecuted, true, 502, Blame::Configuration),
+        (408, MayHaveExecuted, true, 502, Blame::Provider),
+        (413, NotExecuted, false, 413, Blame::Client),
+        (422, NotExecuted, false, 422, Blame::Client),
+        (429, NotExecuted, true, 429, Blame::RateLimited),
+        (500, NotExecuted, true, 500, Blame::Provider),
+        (502, MayHaveExecuted, true, 502, Blame::Provider),
+        (503, NotExecuted, true, 503, Blame::Overloaded),
+        (504, MayHaveExecuted, true, 504, Blame::Provider),
+        (520, MayHaveExecuted, true, 502, Blame::Provider),
+        (524, MayHaveExecuted, true, 504, Blame::Provider),
+        (529, NotExecuted, true, 503, Blame::Overloaded),
+        (599, NotExecuted, true, 502, Blame::Provider),
     ];
-    for (code, verdict, may_fail_over, client_status, fault) in rows {
+    for (code, verdict, may_fail_over, client_status, blame) in rows {
         let judged = status(*code, r#"{"error":{"message":"no"}}"#);
-        let expected = (verdict.clone(), *may_fail_over, *client_status, *fault);
-        assert_eq!((judged.verdict, judged.may_fail_over, judged.client_status, judged.fault), expected, "{code}");
+        let expected = (verdict.clone(), *may_fail_over, *client_status, *blame);
+        assert_eq!((judged.verdict, judged.may_fail_over, judged.client_status, judged.blame), expected, "{code}");
     }
     for code in 0..=999 {
         let judged = status(code, "<html>");
@@ -113,12 +112,12 @@ fn o06_an_error_inside_a_200_is_judged_by_its_code() {
 fn o40_a_provider_limit_keeps_its_wait_and_an_empty_account_is_told_apart() {
     let wait = RetryAfter::from_ms(6_500);
     let limited = plain(Happening::Status { status: 429, body: b"{}", retry_after: Some(wait) });
-    assert_eq!((limited.retry_after, limited.fault), (Some(wait), Fault::RateLimited));
+    assert_eq!((limited.retry_after, limited.blame), (Some(wait), Blame::RateLimited));
     for code in ["insufficient_quota", "credit_balance_exhausted"] {
         let judged = status(429, &format!(r#"{{"error":{{"type":"{code}","code":null}}}}"#));
-        assert_eq!(judged.fault, Fault::QuotaExhausted);
+        assert_eq!(judged.blame, Blame::QuotaExhausted);
         let judged = status(429, &format!(r#"{{"error":{{"type":"billing","code":"{code}"}}}}"#));
-        assert_eq!(judged.fault, Fault::QuotaExhausted);
+        assert_eq!(judged.blame, Blame::QuotaExhausted);
     }
 }
 
@@ -126,6 +125,6 @@ fn o40_a_provider_limit_keeps_its_wait_and_an_empty_account_is_told_apart() {
 fn o39_529_is_overload() {
     let body = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     let judged = status(529, body);
-    assert_eq!((judged.verdict, judged.fault, judged.client_status), (NotExecuted, Fault::Overloaded, 503));
+    assert_eq!((judged.verdict, judged.blame, judged.client_status), (NotExecuted, Blame::Overloaded, 503));
     assert!(judged.may_fail_over);
 }

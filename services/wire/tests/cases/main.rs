@@ -1,9 +1,16 @@
 //! The cases of the design by their ids, through the crate's public functions only: what a gateway would do with them.
 
+// `cfg(test)` tells clippy that helpers are tests too.
+#[cfg(test)]
 mod support;
 
+#[cfg(test)]
 mod golden;
+#[cfg(test)]
 mod request;
+#[cfg(test)]
 mod rewrite;
+#[cfg(test)]
 mod stream;
+#[cfg(test)]
 mod timing;

@@ -1,5 +1,6 @@
 //! Requests: facts and refusals.
 
+use proptest::prelude::*;
 use weir_domain::registry::{Capabilities, Capability};
 use weir_wire::RequestErrorCode::{DuplicateField, InvalidJson, InvalidValue, MissingField, TooMany};
 use weir_wire::openai::chat::{ChatRequest, IncludeUsage, Limits, ResponseFormat};
@@ -174,4 +175,21 @@ fn everything_is_bounded() {
 fn i6_debug_never_shows_a_prompt() {
     let request = parse(&with(r#""user":"SECRET-user","x":"SECRET-value""#)).unwrap();
     assert!(!format!("{request:?}").contains("SECRET"));
+}
+
+proptest! {
+    #[test]
+    fn damaged_requests_never_panic_and_a_refusal_has_words(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let members = r#""stream":true,"stream_options":{"include_usage":false},"max_tokens":5,"tools":[{"type":"x"}]"#;
+        let mut body = with(members).into_bytes();
+        for (at, byte) in damage {
+            let at = at.index(body.len());
+            body[at] = byte;
+        }
+        if let Err(error) = ChatRequest::parse(body.into(), &Limits::default()) {
+            prop_assert!(!error.message.is_empty());
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! Streams: framing, commitment, completion, usage, owned fields.
 
+use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 use serde_json::json;
-use weir_wire::openai::chat::StreamState;
+use weir_wire::openai::chat::stream::StreamStep;
+use weir_wire::openai::chat::{StreamEditor, StreamReader, StreamState};
+use weir_wire::sse::Decoder;
 
 use crate::support::*;
 
@@ -196,6 +199,9 @@ fn o13_cumulative_usage_in_every_chunk_is_nulled_and_the_last_counts() {
     let relayed = relay_text(&[with_usage("a", 1), with_usage("b", 2), stop()].concat(), 1, false);
     assert_eq!((relayed.text(0).as_str(), tokens(&relayed.reader)), ("ab", Some((3, 2))));
     assert!(relayed.chunks().iter().all(|chunk| chunk["usage"].is_null()));
+    assert!(relayed.reader.is_complete() && !relayed.reader.is_settled(), "the last usage is still to come");
+    let final_usage = [with_usage("a", 1), stop(), usage(3, 2)].concat();
+    assert!(relay_text(&final_usage, 1, false).reader.is_settled());
 }
 
 #[test]
@@ -216,6 +222,8 @@ fn o14_odd_usage_and_preamble_chunks() {
         let chunks = relayed.chunks();
         let shown = chunks.iter().filter(|chunk| chunk["usage"].is_object()).count();
         assert_eq!(shown, usize::from(wants_usage), "{stream}");
+        let preambles = usize::from(stream.starts_with(preamble));
+        assert_eq!(chunks.len(), 2 + preambles + shown, "a hidden chunk leaves nothing behind: {stream}");
         let id = chunks[0]["id"].as_str().unwrap();
         assert!(!id.is_empty() && chunks.iter().all(|chunk| chunk["id"] == id), "{stream}");
         assert!(chunks.iter().all(|chunk| chunk["choices"].is_array() && chunk["model"] == ALIAS), "{stream}");
@@ -297,6 +305,34 @@ fn o34_choices_finish_one_by_one() {
 
 proptest! {
     #[test]
+    fn damaged_streams_never_panic_and_leave_the_client_whole_events(
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6), size in 1usize..400,
+    ) {
+        let mut stream = [role(), ok("中文"), ok("b"), stop(), usage(4, 3), DONE.into()].concat().into_bytes();
+        for (at, byte) in damage {
+            let at = at.index(stream.len());
+            stream[at] = byte;
+        }
+        let mut decoder = Decoder::new(1_000);
+        let mut reader = StreamReader::new(1);
+        let mut editor = StreamEditor::new(ALIAS, FALLBACK_ID, false);
+        let mut out = BytesMut::new();
+        for piece in stream.chunks(size) {
+            decoder.push(Bytes::copy_from_slice(piece));
+            while let Ok(Some(event)) = decoder.next_event() {
+                if let StreamStep::Chunk(facts) = reader.feed(&event) {
+                    editor.edit(&event, &facts, &mut out);
+                }
+            }
+        }
+        prop_assert!(out.is_empty() || out.ends_with(b"\n\n"));
+        for event in out.as_ref().split(|byte: &u8| *byte == b'\n').filter(|line| !line.is_empty()) {
+            prop_assert!(event.starts_with(b"data: "));
+        }
+        prop_assert!(reader.usage().is_none_or(|usage| usage.usage.is_some() || !usage.flags.is_empty()));
+    }
+
+    #[test]
     fn any_read_boundaries_give_the_client_the_same_bytes(
         texts in prop::collection::vec("[a-z中é😀 ]{0,8}", 1..6),
         line_end in prop_oneof![Just("\n"), Just("\r\n"), Just("\r")],
@@ -313,4 +349,15 @@ proptest! {
         prop_assert_eq!(cut.text(0), texts.concat());
         prop_assert_eq!(tokens(&cut.reader), Some((4, 3)));
     }
+}
+
+#[test]
+fn i6_debug_never_shows_a_completion() {
+    let mut decoder = Decoder::new(1_000);
+    decoder.push(Bytes::from(ok("SECRET")));
+    let before = format!("{decoder:?}");
+    let event = decoder.next_event().unwrap().unwrap();
+    let mut reader = StreamReader::new(1);
+    let step = reader.feed(&event);
+    assert!(!format!("{before}{event:?}{step:?}{reader:?}").contains("SECRET"));
 }

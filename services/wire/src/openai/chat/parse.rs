@@ -110,7 +110,7 @@ impl<'l> Parser<'l> {
     fn member(&mut self, cursor: &mut Cursor<'_>, key: &Text<'_>) -> Parsed<()> {
         if self.places.members.len() == self.limits.max_members {
             let message = format!("The body has more than {} members.", self.limits.max_members);
-            return Err(Refusal::new(RequestErrorCode::TooMany, "", message).at(key.span().start));
+            return Err(Refusal::whole(RequestErrorCode::TooMany, message).at(key.span().start));
         }
         let kind = cursor.peek()?;
         let start = cursor.offset();

@@ -26,7 +26,7 @@ pub struct UpstreamEdits<'a> {
     /// Whether the target accepts `stream_options`; if not, the member is never sent and a stream's usage is unknown.
     pub supports_stream_options: bool,
     /// A pair for the provider's `metadata`, by which reports can be matched later. Replaces a pair of that name; left
-    /// out when the client already uses all sixteen.
+    /// out when the client already uses all sixteen. Some providers take metadata only with `store: true`.
     pub correlation: Option<(&'a str, &'a str)>,
     pub developer_role: DeveloperRole,
 }

@@ -50,6 +50,8 @@ pub struct StreamReader {
     is_done: bool,
     last_finish: Option<Finish>,
     usage: Option<Bytes>,
+    /// Whether the usage came with or after the last finish reason.
+    usage_is_final: bool,
     /// Quoted JSON strings, shared with the chunk they came in.
     response_id: Option<Bytes>,
     served_tier: Option<Bytes>,
@@ -68,6 +70,7 @@ impl StreamReader {
             is_done: false,
             last_finish: None,
             usage: None,
+            usage_is_final: false,
             response_id: None,
             served_tier: None,
             served_model: None,
@@ -106,6 +109,9 @@ impl StreamReader {
             }
             self.last_finish = choice.finish.or(self.last_finish);
         }
+        if facts.usage_anywhere().is_some() {
+            self.usage_is_final = self.is_complete();
+        }
         StreamStep::Chunk(facts)
     }
 
@@ -140,10 +146,11 @@ impl StreamReader {
         self.seen != 0 && self.seen == self.finished && self.seen.count_ones() >= self.expected_choices
     }
 
-    /// Whether nothing more can come that matters: complete, and either `[DONE]` or the usage was seen.
+    /// Whether nothing more can come that matters: complete, and either `[DONE]` came or a usage that is final. Usage
+    /// that some servers repeat in every chunk is not final before the end.
     #[must_use]
     pub const fn is_settled(&self) -> bool {
-        self.is_complete() && (self.is_done || self.usage.is_some())
+        self.is_complete() && (self.is_done || self.usage_is_final)
     }
 
     #[must_use]
