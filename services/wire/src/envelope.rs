@@ -200,10 +200,9 @@ fn mask_keys(text: &str) -> String {
     let mut follows_bearer = false;
     for word in text.split_inclusive(char::is_whitespace) {
         let bare = word.trim_end();
-        let key_at = if follows_bearer { Some(0) } else { bare.find("sk-").or_else(|| bare.find("sk_")) };
+        let key_at = if follows_bearer { Some(0) } else { key_start(bare) };
         follows_bearer = bare.ends_with("Bearer");
         match key_at {
-            // Shorter ones are words such as `task-`.
             Some(at) if bare.len() - at >= MIN_KEY_BYTES => {
                 out.push_str(&bare[..at]);
                 out.push_str(HIDDEN);
@@ -216,6 +215,15 @@ fn mask_keys(text: &str) -> String {
 }
 
 const MIN_KEY_BYTES: usize = 8;
+
+/// Where a key begins in a word: not inside one, as in `task-specific`.
+fn key_start(word: &str) -> Option<usize> {
+    ["sk-", "sk_"]
+        .iter()
+        .flat_map(|prefix| word.match_indices(prefix))
+        .map(|(at, _)| at)
+        .find(|at| !word[..*at].ends_with(char::is_alphanumeric))
+}
 
 #[cfg(test)]
 mod tests;

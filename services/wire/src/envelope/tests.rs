@@ -90,6 +90,20 @@ fn bodies_in_other_forms_are_said_not_relayed() {
 }
 
 #[test]
+fn i6_keys_are_masked_and_words_that_look_alike_are_not() {
+    let redaction = Redaction { upstream_model: "", alias: "fast", hidden: &[] };
+    for (message, expected) in [
+        ("key 'sk-abcdefgh12' is bad", "key '[hidden] is bad"),
+        ("sk_live_1234567\nnext", "[hidden]\nnext"),
+        ("a task-specific risk_assessment", "a task-specific risk_assessment"),
+        ("Authorization: Bearer VK1-abcdef", "Authorization: Bearer [hidden]"),
+    ] {
+        let error = InBandError { message: message.into(), ..InBandError::default() };
+        assert_eq!(relayed_in_band(401, &error, &redaction).message, expected);
+    }
+}
+
+#[test]
 fn a_short_model_name_is_not_replaced_inside_words() {
     let redaction = Redaction { upstream_model: "m", alias: "fast", hidden: &[] };
     let error = InBandError { message: "m: my model `m` met mm, m-1.".into(), ..InBandError::default() };
