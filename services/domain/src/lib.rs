@@ -23,6 +23,7 @@ pub mod breaker;
 pub mod retry;
 
 pub mod attempt;
+pub mod outcome;
 pub mod reservation;
 
 pub mod calendar;

@@ -192,6 +192,13 @@ pub fn correction(line: &LedgerLine) -> Correction {
     }
 }
 
+/// How many random runs a test makes: `WEIR_RUNS` times as many as `usual`, for nights.
+#[must_use]
+pub fn runs(usual: u64) -> u64 {
+    let times = std::env::var("WEIR_RUNS").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    usual.saturating_mul(times)
+}
+
 /// Seeded randomness (SplitMix64): the same seed gives the same run on every machine.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);

@@ -8,6 +8,9 @@ mod book;
 mod counters;
 mod limit;
 
+#[cfg(test)]
+mod book_tests;
+
 pub use book::{Book, BookImage, BookOptions, Correction, Entry, Reply};
 pub use counters::{Counter, CounterReading, ScopeCounters};
 pub use limit::{Denial, DenialReason, Limit, Measure, Unit};
