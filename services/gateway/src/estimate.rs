@@ -1,0 +1,144 @@
+//! The worst case of a request, before anything of it is spent (I7: it sizes a hold, never a bill).
+//!
+//! Output is what the client caps, else what the policy caps and Weir then writes into the request, else what the model
+//! can do; times the choices. Input is bounded by bytes. The hold covers the dearest permitted deployment.
+
+use std::sync::Arc;
+
+use weir_domain::ids::DeploymentId;
+use weir_domain::money::{Amounts, Hold};
+use weir_domain::policy::{Key, Snapshot};
+use weir_domain::price::{Price, PriceError, TierScope, TokenKinds, UsageBound};
+use weir_domain::registry::{Capability, Deployment, LogicalModel};
+use weir_domain::usage::Usage;
+use weir_wire::bound::{TokenRatio, input_tokens_at_most};
+use weir_wire::openai::chat::ChatFacts;
+
+use crate::respond::Refusal;
+
+/// What each permitted deployment could cost at worst.
+#[derive(Debug, Clone)]
+pub(crate) struct Estimate {
+    /// Of the dearest permitted deployment.
+    pub hold: Hold,
+    deployments: Vec<DeploymentEstimate>,
+    /// The cap that Weir writes into the upstream request because the client gave none.
+    pub written_cap: Option<u64>,
+}
+
+/// The worst case at one deployment, and the price that was locked for it (I10).
+#[derive(Debug, Clone)]
+pub(crate) struct DeploymentEstimate {
+    deployment: DeploymentId,
+    pub hold: Hold,
+    pub price: Arc<Price>,
+    bound: UsageBound,
+    tier: Option<String>,
+}
+
+impl Estimate {
+    pub(crate) fn of(&self, deployment: &DeploymentId) -> Option<&DeploymentEstimate> {
+        self.deployments.iter().find(|estimate| estimate.deployment == *deployment)
+    }
+}
+
+impl DeploymentEstimate {
+    /// The worst case once a part of the usage is known: its input exactly, its output still up to the cap. Partial
+    /// usage is a bound, not a bill.
+    pub(crate) fn tightened_by(&self, partial: &Usage) -> Option<Hold> {
+        let bound = UsageBound { input_tokens: partial.input_tokens(), ..self.bound.clone() };
+        worst_case(&self.price, &bound, self.tier.as_deref()).ok()
+    }
+}
+
+/// Estimates `facts` on every deployment of `model` that has a price and that `key` may use.
+pub(crate) fn estimate(
+    snapshot: &Snapshot,
+    key: &Key,
+    model: &LogicalModel,
+    facts: &ChatFacts,
+    default_tokens_per_kilobyte: u32,
+    now_ms: i64,
+) -> Result<Estimate, Refusal> {
+    let mut deployments = Vec::with_capacity(1);
+    for deployment in model.deployments().filter(|deployment| is_permitted(key, deployment, facts)) {
+        let Ok(price) = snapshot.prices.price(&deployment.price, now_ms) else { continue };
+        let bound = bound(deployment, model, facts, default_tokens_per_kilobyte);
+        let Ok(hold) = worst_case(price, &bound, facts.service_tier.as_deref()) else { continue };
+        deployments.push(DeploymentEstimate {
+            deployment: deployment.id.clone(),
+            hold,
+            price: Arc::clone(price),
+            bound,
+            tier: facts.service_tier.clone(),
+        });
+    }
+    let Some(first) = deployments.first() else {
+        return Err(why_none(key, model, facts));
+    };
+    let dearest = deployments.iter().fold(first.hold, |dearest, estimate| dearest.max(estimate.hold));
+    let written_cap = if facts.cap_tokens.is_none() { model.default_output_tokens } else { None };
+    Ok(Estimate {
+        hold: Amounts { requests: 1, ..dearest },
+        deployments,
+        written_cap: written_cap.and_then(|cap| u64::try_from(cap).ok()),
+    })
+}
+
+/// Deployments that the policy excludes do not size the hold.
+fn is_permitted(key: &Key, deployment: &Deployment, facts: &ChatFacts) -> bool {
+    key.tenant.regions.contains(&deployment.region)
+        && key.tenant.providers.contains(&deployment.provider.id)
+        && facts.needs.missing_from(deployment.capabilities).is_empty()
+}
+
+fn why_none(key: &Key, model: &LogicalModel, facts: &ChatFacts) -> Refusal {
+    let permitted = model.deployments().any(|deployment| is_permitted(key, deployment, facts));
+    if permitted {
+        return Refusal::Unpriced { model: facts.model.clone() };
+    }
+    let in_region = model.deployments().any(|d| key.tenant.regions.contains(&d.region));
+    let of_vendor = model
+        .deployments()
+        .any(|d| key.tenant.regions.contains(&d.region) && key.tenant.providers.contains(&d.provider.id));
+    let reason = match (in_region, of_vendor) {
+        (false, _) => "residency",
+        (true, false) => "vendor",
+        (true, true) => "capability",
+    };
+    Refusal::NoEligible { reason }
+}
+
+fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, per_kilobyte: u32) -> UsageBound {
+    let of_deployment = u32::try_from(deployment.tokens_per_kilobyte).unwrap_or(per_kilobyte);
+    let ratio = TokenRatio {
+        tokens_per_1000_bytes: if of_deployment == 0 { per_kilobyte } else { of_deployment },
+        tokens_per_image: u32::try_from(deployment.tokens_per_image).unwrap_or(u32::MAX),
+        ..TokenRatio::STRICT
+    };
+    let cap = match (facts.cap_tokens, model.default_output_tokens) {
+        (Some(cap), _) => i64::try_from(cap).unwrap_or(i64::MAX),
+        (None, Some(default)) => default,
+        (None, None) => deployment.max_output_tokens,
+    };
+    let kinds = TokenKinds {
+        cache_writes: true,
+        audio: facts.needs.contains(Capability::Audio),
+        images: facts.size.images > 0,
+    };
+    UsageBound {
+        input_tokens: input_tokens_at_most(&facts.size, &ratio),
+        output_tokens: cap.saturating_mul(i64::from(facts.choices)),
+        kinds,
+        units: Vec::new(),
+    }
+}
+
+fn worst_case(price: &Price, bound: &UsageBound, tier: Option<&str>) -> Result<Hold, PriceError> {
+    let tiers = match tier {
+        Some("auto") | None => TierScope::Any,
+        Some(tier) => TierScope::Requested(tier),
+    };
+    let usd = price.worst_case(bound, tiers)?;
+    Ok(Amounts { requests: 0, tokens: bound.input_tokens.saturating_add(bound.output_tokens), usd })
+}

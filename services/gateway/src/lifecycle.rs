@@ -1,0 +1,181 @@
+//! The life of a request, top to bottom.
+//!
+//! ```text
+//! authenticate   virtual key → tenant, key (snapshot lookup, no I/O)        401
+//! body           read within bounds, parsed once for facts                  400 408 413 415
+//! authorize      model and tools by policy                                  403 404
+//! estimate       worst case; price version locked
+//! reserve        one atomic step in the quota store                         429
+//! execute        route → attempt → …failover only while no content is out   502 503 504
+//! relay          bounded, back-pressured, one commitment point
+//! finalize       on every path: log, then store
+//! ```
+//!
+//! The first three run in the future that hyper drops when the client leaves: nothing is owed yet. From `reserve` on
+//! the request lives in a task of its own, which ends only after `finalize`.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, Response};
+use hyper::body::Incoming;
+use tokio::sync::oneshot;
+use tracing::Instrument;
+
+use weir_domain::outcome::Outcome;
+use weir_domain::policy::{Key, Snapshot};
+use weir_domain::registry::LogicalModel;
+use weir_runtime::failpoint;
+use weir_streams::Health;
+use weir_wire::Dialect;
+use weir_wire::openai::chat::{ChatRequest, Limits};
+
+use crate::arrival::Arrival;
+use crate::authenticate::authenticate;
+use crate::authorize::authorize;
+use crate::body::{self, BodyPermit};
+use crate::client::{Client, ClientBody};
+use crate::estimate::{Estimate, estimate};
+use crate::execute::Execution;
+use crate::finalize::finalize;
+use crate::leases::Leases;
+use crate::reserve::reserve;
+use crate::respond::Refusal;
+use crate::server::Inner;
+
+/// A request that may be executed: who, what, under which policy.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub arrival: Arrival,
+    pub snapshot: Arc<Snapshot>,
+    pub key: Arc<Key>,
+    pub model: Arc<LogicalModel>,
+    pub request: ChatRequest,
+    /// The client's headers, for those few that a provider may see.
+    pub headers: HeaderMap,
+    pub idempotency_key: Option<String>,
+    /// Memory that the body takes, counted while it lives.
+    _memory: BodyPermit,
+}
+
+/// The longest `Idempotency-Key`.
+const MOST_IDEMPOTENCY_KEY_BYTES: usize = 255;
+
+/// Serves `POST /v1/chat/completions`.
+pub(crate) async fn chat(gateway: &Arc<Inner>, request: Request<Incoming>) -> Response<ClientBody> {
+    let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
+    let request_id = Arc::clone(&arrival.request_id);
+    let dialect = arrival.dialect;
+    let refuse = |refusal: &Refusal| {
+        gateway.metrics.refused(refusal.status(), &refusal.code());
+        refusal.response(dialect, &request_id, HeaderMap::new())
+    };
+    let (prepared, estimate) = match prepare(gateway, arrival, request).await {
+        Ok(ready) => ready,
+        Err(refusal) => return refuse(&refusal),
+    };
+    let (answer, response) = oneshot::channel();
+    let client = Client::new(dialect, Arc::clone(&request_id), answer);
+    gateway.tasks.spawn("request", live(Arc::clone(gateway), prepared, estimate, client));
+    response.await.unwrap_or_else(|_| refuse(&Refusal::Stopping))
+}
+
+/// Everything that is decided before anything is owed.
+async fn prepare(
+    gateway: &Arc<Inner>,
+    arrival: Arrival,
+    request: Request<Incoming>,
+) -> Result<(Prepared, Estimate), Refusal> {
+    if gateway.tasks.is_stopping() {
+        return Err(Refusal::Stopping);
+    }
+    let snapshot = gateway.snapshot.load_full();
+    let (head, incoming) = request.into_parts();
+    let key = authenticate(&head.headers, &snapshot, &gateway.pepper, arrival.received_ms)?;
+    let options = &gateway.options;
+    let read = body::read(
+        &head.headers,
+        incoming,
+        &gateway.bodies,
+        options.max_body.as_usize(),
+        options.body_deadline.duration(),
+    );
+    let body = read.await?;
+    let request = ChatRequest::parse(body.bytes, &Limits::default()).map_err(Refusal::BadRequest)?;
+    let model = authorize(&snapshot, &key, request.facts())?;
+    let estimate =
+        estimate(&snapshot, &key, &model, request.facts(), options.tokens_per_kilobyte, arrival.received_ms)?;
+    let idempotency_key = idempotency_key(&head.headers)?;
+    let prepared = Prepared {
+        arrival,
+        snapshot,
+        key,
+        model,
+        request,
+        headers: head.headers,
+        idempotency_key,
+        _memory: body.permit,
+    };
+    Ok((prepared, estimate))
+}
+
+/// The part of a request's life in which money is owed. Never dropped: its task is owned by the process.
+async fn live(gateway: Arc<Inner>, prepared: Prepared, estimate: Estimate, mut client: Client) {
+    let span = tracing::debug_span!(
+        "request",
+        request_id = %prepared.arrival.request_id,
+        tenant = %prepared.key.tenant.id,
+        model = %prepared.model.name,
+        snapshot_version = prepared.snapshot.version,
+    );
+    async {
+        if let Health::Closed(closed) = gateway.log.health() {
+            tracing::error!(%closed, "log refuses events");
+            return refuse_unheld(&gateway, &prepared, &mut client, &Refusal::LogUnavailable);
+        }
+        let reserved = reserve(&gateway, &prepared, estimate.hold).instrument(tracing::debug_span!("reserve")).await;
+        let mut record = match reserved {
+            Ok(record) => record,
+            Err(refusal) => return refuse_unheld(&gateway, &prepared, &mut client, &refusal),
+        };
+        failpoint::pass("reserve.after").await;
+        let _lease = Leases::hold(&gateway, record.identity());
+        let execution = Execution {
+            gateway: &gateway,
+            prepared: &prepared,
+            estimate: &estimate,
+            record: &mut record,
+            client: &mut client,
+        };
+        let ended = execution.run().instrument(tracing::debug_span!("execute")).await;
+        finalize(&gateway, &prepared, record, ended).instrument(tracing::debug_span!("finalize")).await;
+    }
+    .instrument(span)
+    .await;
+}
+
+/// Answers a request that was not admitted: no reservation, no event.
+fn refuse_unheld(gateway: &Inner, prepared: &Prepared, client: &mut Client, refusal: &Refusal) {
+    gateway.metrics.refused(refusal.status(), &refusal.code());
+    gateway.metrics.request_ended(Outcome::NoAttempt, refusal.status(), prepared.arrival.started.elapsed());
+    tracing::info!(
+        request_id = %prepared.arrival.request_id,
+        tenant = %prepared.key.tenant.id,
+        key = %prepared.key.id,
+        model = %prepared.model.name,
+        snapshot_version = prepared.snapshot.version,
+        outcome = Outcome::NoAttempt.as_str(),
+        status = refusal.status(),
+        code = refusal.code(),
+        "request refused"
+    );
+    client.refuse(refusal, HeaderMap::new());
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
+    let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty() && text.len() <= MOST_IDEMPOTENCY_KEY_BYTES);
+    match text {
+        Some(text) => Ok(Some(text.to_owned())),
+        None => Err(Refusal::BadIdempotencyKey),
+    }
+}

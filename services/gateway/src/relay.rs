@@ -1,0 +1,355 @@
+//! A committed stream on its way to the client.
+//!
+//! [`RelayBody`] is polled by hyper, so the provider is read only as fast as the client's socket takes bytes: that is
+//! the back-pressure, and there is no queue. However it ends (whole, broken, cut, or dropped because the client left),
+//! exactly one [`RelayEnd`] reaches the task that owns the money. Timers live in that task; it cuts a stream by
+//! [`Reins`]. What is already there is written together; nothing is delayed.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::task::AtomicWaker;
+use http_body::Body;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use weir_providers::AnswerBody;
+use weir_wire::Dialect;
+use weir_wire::envelope::{Break, ClientError, keep_alive, stream_error_event};
+use weir_wire::openai::chat::stream::StreamStep;
+use weir_wire::openai::chat::{InBandError, StreamEditor, StreamReader};
+use weir_wire::sse::{Decoder, Event};
+
+/// Why a committed stream did not become whole. The words are stable: they are in the error event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum BreakReason {
+    /// The provider's connection broke.
+    TransportError,
+    /// No byte came for the idle timeout.
+    ReadTimeout,
+    /// The request's whole time is over.
+    DeadlineExceeded,
+    /// The stream ended in good order, but choices are unfinished.
+    StreamIncomplete,
+    /// What came is not this protocol.
+    UpstreamDecodeError,
+    /// The provider gave up inside its 200.
+    UpstreamInBandError(InBandError),
+}
+
+impl BreakReason {
+    pub(crate) const fn as_str(&self) -> &'static str {
+        match self {
+            Self::TransportError => "transport_error",
+            Self::ReadTimeout => "read_timeout",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::StreamIncomplete => "stream_incomplete",
+            Self::UpstreamDecodeError => "upstream_decode_error",
+            Self::UpstreamInBandError(_) => "upstream_in_band_error",
+        }
+    }
+}
+
+/// How a committed stream ended.
+#[derive(Debug)]
+pub(crate) enum RelayOutcome {
+    /// Every choice finished, and the client has all of it.
+    Complete,
+    Broke(BreakReason),
+    /// The body was dropped before its end: the client left, or stalled and was cut.
+    ClientLeft,
+}
+
+/// Everything the owner of the money must know of a stream.
+#[derive(Debug)]
+pub(crate) struct RelayEnd {
+    pub outcome: RelayOutcome,
+    pub reader: StreamReader,
+    pub chunks_delivered: u64,
+}
+
+/// What the owner's timers tell the body to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Cut {
+    ReadTimeout = 1,
+    DeadlineExceeded = 2,
+    /// The usage did not come in time after the finish: end well.
+    EnoughWaited = 3,
+}
+
+/// The owner's hold on a body that hyper polls: what it last did, and the means to end it.
+#[derive(Debug)]
+pub(crate) struct Reins {
+    started: Instant,
+    waker: AtomicWaker,
+    cut: AtomicU8,
+    ping: AtomicBool,
+    /// Ms since `started`, of the last byte from the provider.
+    last_read_ms: AtomicU64,
+    /// Ms since `started`, of the last time hyper took bytes or asked for some.
+    last_polled_ms: AtomicU64,
+    /// Whether the body waits for the provider; otherwise it waits for the client.
+    awaits_provider: AtomicBool,
+    is_finished: AtomicBool,
+}
+
+/// A reading of the reins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Progress {
+    pub since_read: Duration,
+    /// How long the client has taken nothing, when bytes wait for it.
+    pub stalled_for: Option<Duration>,
+    /// Whether every choice finished and only the usage is awaited.
+    pub is_finished: bool,
+}
+
+impl Reins {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            started: Instant::now(),
+            waker: AtomicWaker::new(),
+            cut: AtomicU8::new(0),
+            ping: AtomicBool::new(false),
+            last_read_ms: AtomicU64::new(0),
+            last_polled_ms: AtomicU64::new(0),
+            awaits_provider: AtomicBool::new(false),
+            is_finished: AtomicBool::new(false),
+        })
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        let now_ms = self.now_ms();
+        let since = |at: &AtomicU64| Duration::from_millis(now_ms.saturating_sub(at.load(Ordering::Acquire)));
+        let waits_for_client = !self.awaits_provider.load(Ordering::Acquire);
+        Progress {
+            since_read: since(&self.last_read_ms),
+            stalled_for: waits_for_client.then(|| since(&self.last_polled_ms)),
+            is_finished: self.is_finished.load(Ordering::Acquire),
+        }
+    }
+
+    pub(crate) fn cut(&self, cut: Cut) {
+        self.cut.store(cut as u8, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Lets the body write one comment.
+    pub(crate) fn ping(&self) {
+        self.ping.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    fn taken_cut(&self) -> Option<Cut> {
+        match self.cut.load(Ordering::Acquire) {
+            1 => Some(Cut::ReadTimeout),
+            2 => Some(Cut::DeadlineExceeded),
+            3 => Some(Cut::EnoughWaited),
+            _ => None,
+        }
+    }
+}
+
+/// How many bytes are gathered into one write when they are already there.
+const GATHER_BYTES: usize = 64 * 1024;
+
+/// The provider's stream, its reader and the client's editor, in one.
+pub struct RelayBody {
+    upstream: Option<AnswerBody>,
+    decoder: Decoder,
+    /// Present until the end was reported.
+    reading: Option<Reading>,
+    out: BytesMut,
+    reins: Arc<Reins>,
+    is_over: bool,
+    dialect: Dialect,
+    request_id: Arc<str>,
+}
+
+struct Reading {
+    reader: StreamReader,
+    editor: StreamEditor,
+    end: oneshot::Sender<RelayEnd>,
+}
+
+impl std::fmt::Debug for RelayBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayBody").field("is_over", &self.is_over).finish_non_exhaustive()
+    }
+}
+
+/// A stream at the moment of commitment.
+pub(crate) struct Opened {
+    pub upstream: AnswerBody,
+    pub decoder: Decoder,
+    pub reader: StreamReader,
+    /// Events held back until now, in order, with what they are.
+    pub held: Vec<(Event, StreamStep)>,
+    pub editor: StreamEditor,
+    pub dialect: Dialect,
+    pub request_id: Arc<str>,
+}
+
+impl RelayBody {
+    /// Takes over an opened stream. The receiver gets its end, on whatever path.
+    pub(crate) fn new(opened: Opened) -> (Self, Arc<Reins>, oneshot::Receiver<RelayEnd>) {
+        let (end, receiver) = oneshot::channel();
+        let reins = Reins::new();
+        let reading = Reading { reader: opened.reader, editor: opened.editor, end };
+        let mut body = Self {
+            upstream: Some(opened.upstream),
+            decoder: opened.decoder,
+            reading: Some(reading),
+            out: BytesMut::new(),
+            reins: Arc::clone(&reins),
+            is_over: false,
+            dialect: opened.dialect,
+            request_id: opened.request_id,
+        };
+        for (event, step) in &opened.held {
+            body.take(event, step);
+        }
+        (body, reins, receiver)
+    }
+
+    pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        self.reins.last_polled_ms.store(self.reins.now_ms(), Ordering::Release);
+        if !self.is_over {
+            self.fill(cx);
+        }
+        if !self.out.is_empty() {
+            self.reins.awaits_provider.store(false, Ordering::Release);
+            return Poll::Ready(Some(self.out.split().freeze()));
+        }
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        self.reins.awaits_provider.store(true, Ordering::Release);
+        Poll::Pending
+    }
+
+    /// Reads what is there, up to the bound, into `out`.
+    fn fill(&mut self, cx: &mut Context<'_>) {
+        self.reins.waker.register(cx.waker());
+        if let Some(cut) = self.reins.taken_cut() {
+            return match cut {
+                Cut::ReadTimeout => self.finish(RelayOutcome::Broke(BreakReason::ReadTimeout)),
+                Cut::DeadlineExceeded => self.finish(RelayOutcome::Broke(BreakReason::DeadlineExceeded)),
+                Cut::EnoughWaited => self.finish(RelayOutcome::Complete),
+            };
+        }
+        self.drain_decoder();
+        while !self.is_over && self.out.len() < GATHER_BYTES {
+            let Some(upstream) = self.upstream.as_mut() else { return };
+            match Pin::new(upstream).poll_frame(cx) {
+                Poll::Pending => {
+                    if self.reins.ping.swap(false, Ordering::AcqRel) && self.out.is_empty() {
+                        self.out.extend_from_slice(keep_alive(self.dialect));
+                    }
+                    return;
+                }
+                Poll::Ready(Some(Ok(frame))) => {
+                    self.reins.last_read_ms.store(self.reins.now_ms(), Ordering::Release);
+                    if let Ok(bytes) = frame.into_data() {
+                        self.decoder.push(bytes);
+                        self.drain_decoder();
+                    }
+                }
+                Poll::Ready(Some(Err(_))) => self.end_of_upstream(BreakReason::TransportError),
+                Poll::Ready(None) => self.end_of_upstream(BreakReason::StreamIncomplete),
+            }
+        }
+    }
+
+    fn drain_decoder(&mut self) {
+        while !self.is_over {
+            match self.decoder.next_event() {
+                Ok(Some(event)) => {
+                    let Some(reading) = self.reading.as_mut() else { return };
+                    let step = reading.reader.feed(&event);
+                    self.take(&event, &step);
+                }
+                Ok(None) => return,
+                Err(_) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamDecodeError)),
+            }
+        }
+    }
+
+    /// Relays one event, or ends with it.
+    fn take(&mut self, event: &Event, step: &StreamStep) {
+        let Some(reading) = self.reading.as_mut() else { return };
+        match step {
+            StreamStep::Quiet => {}
+            StreamStep::Chunk(facts) => {
+                // After the finish it reads on: the usage comes last, and a connection read to its end is used again.
+                reading.editor.edit(event, facts, &mut self.out);
+                self.reins.is_finished.store(reading.reader.is_complete(), Ordering::Release);
+            }
+            StreamStep::Done if reading.reader.is_complete() => self.finish(RelayOutcome::Complete),
+            StreamStep::Done => self.finish(RelayOutcome::Broke(BreakReason::StreamIncomplete)),
+            StreamStep::Error(error) => {
+                self.finish(RelayOutcome::Broke(BreakReason::UpstreamInBandError(error.clone())));
+            }
+            StreamStep::Garbage(_) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamDecodeError)),
+        }
+    }
+
+    /// A provider that closes after all choices finished has said everything (O08), however it closed.
+    fn end_of_upstream(&mut self, otherwise: BreakReason) {
+        let last = std::mem::replace(&mut self.decoder, Decoder::new(0)).finish();
+        if let (Some(event), Some(reading)) = (last, self.reading.as_mut()) {
+            let step = reading.reader.feed(&event);
+            self.take(&event, &step);
+        }
+        let is_complete = self.reading.as_ref().is_some_and(|reading| reading.reader.is_complete());
+        self.finish(if is_complete { RelayOutcome::Complete } else { RelayOutcome::Broke(otherwise) });
+    }
+
+    /// Writes the one terminal that the outcome has and reports the end. The provider's connection closes here.
+    fn finish(&mut self, outcome: RelayOutcome) {
+        let Some(mut reading) = self.reading.take() else { return };
+        self.is_over = true;
+        self.upstream = None;
+        match &outcome {
+            RelayOutcome::Complete => reading.editor.finish(&mut self.out),
+            RelayOutcome::Broke(reason) => {
+                let broken = Break {
+                    reason: reason.as_str(),
+                    chunks_delivered: reading.editor.content_chunks(),
+                    request_id: &self.request_id,
+                };
+                self.out.extend_from_slice(&stream_error_event(self.dialect, &stream_error(reason), &broken));
+            }
+            RelayOutcome::ClientLeft => {}
+        }
+        let chunks_delivered = reading.editor.content_chunks();
+        // The owner waits for it, unless the process is stopping.
+        let _ = reading.end.send(RelayEnd { outcome, reader: reading.reader, chunks_delivered });
+    }
+}
+
+impl Drop for RelayBody {
+    fn drop(&mut self) {
+        self.finish(RelayOutcome::ClientLeft);
+    }
+}
+
+fn stream_error(reason: &BreakReason) -> ClientError {
+    let message = match reason {
+        BreakReason::TransportError => "The provider's connection broke. The answer is incomplete.",
+        BreakReason::ReadTimeout => "The provider fell silent. The answer is incomplete.",
+        BreakReason::DeadlineExceeded => "The answer took longer than allowed and is incomplete.",
+        BreakReason::StreamIncomplete => "The provider ended the stream early. The answer is incomplete.",
+        BreakReason::UpstreamDecodeError => "The provider sent something unreadable. The answer is incomplete.",
+        BreakReason::UpstreamInBandError(_) => "The provider reported an error. The answer is incomplete.",
+    };
+    ClientError::new("stream_error", reason.as_str(), message)
+}

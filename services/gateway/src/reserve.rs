@@ -1,0 +1,109 @@
+//! Admission: one atomic step in the quota store takes the worst case on every scope and window, or nothing (I2).
+
+use std::sync::Arc;
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use weir_domain::calendar::Calendar;
+use weir_domain::money::Hold;
+use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, Reply, Scope};
+use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, Labels, Reserve};
+use weir_runtime::entropy::new_reservation_id;
+
+use crate::lifecycle::Prepared;
+use crate::record::Record;
+use crate::respond::Refusal;
+use crate::server::Inner;
+
+/// How long a client's `Idempotency-Key` is remembered: a day, as the field does.
+const IDEMPOTENCY_LIFE_MS: i64 = 24 * 60 * 60 * 1000;
+
+/// Takes `hold`, and returns the record that owns it from now on.
+pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hold) -> Result<Record, Refusal> {
+    let now_ms = gateway.clock.now_ms();
+    let id = new_reservation_id(&*gateway.entropy, now_ms);
+    let limits: Arc<[Limit]> =
+        prepared.snapshot.limits_for(&prepared.key, &prepared.model.name).cloned().collect::<Vec<_>>().into();
+    let calendar = Calendar::new(prepared.key.tenant.zone.clone());
+    let windows = calendar.at(now_ms);
+    let created = Created {
+        id,
+        tenant: prepared.key.tenant.id.clone(),
+        team: prepared.key.team.clone(),
+        key: prepared.key.id.clone(),
+        model: prepared.model.name.clone(),
+        fingerprint: keyed(prepared, b"body", prepared.request.body()),
+        hold,
+        counting: Counting {
+            scopes: Scope::of_request(prepared.key.team.as_ref(), &prepared.key.id, &prepared.model.name),
+            windows: *windows.windows(),
+        },
+        price_version: prepared.snapshot.prices.version().clone(),
+        admitted_at_ms: now_ms,
+        due_ms: now_ms,
+        owner: Arc::clone(&gateway.owner),
+        labels: labels(prepared),
+        end_user: end_user(prepared),
+        idempotency: prepared.idempotency_key.as_ref().map(|key| IdempotencyRecord {
+            key_hash: keyed(prepared, b"idempotency-key", key.as_bytes()),
+            expires_at_ms: now_ms + IDEMPOTENCY_LIFE_MS,
+        }),
+        adjust_on_mismatch: prepared.key.tenant.adjust_on_mismatch,
+    };
+    let lease_ms = gateway.lease_ms();
+    let command = Command::Reserve(Arc::new(Reserve { created, limits: Arc::clone(&limits), lease_ms }));
+    let mut record = Record::new(gateway, prepared, id, limits);
+    let reply = record.command(command).await.map_err(|_| Refusal::QuotaUnavailable)?;
+    judge(reply, &record, |limit| match limit.measure {
+        Measure::Calendar { window, .. } => windows.resets_in_ms(window, now_ms),
+        Measure::PerMinute { .. } | Measure::Concurrent => None,
+    })?;
+    Ok(record)
+}
+
+fn judge(reply: Reply, record: &Record, resets_in_ms: impl Fn(&Limit) -> Option<i64>) -> Result<(), Refusal> {
+    let is_another = reply.reservation != record.id();
+    match reply.decision {
+        Decision::Change(_) => Ok(()),
+        Decision::Denied(denial) => Err(denied(*denial, resets_in_ms)),
+        Decision::NoChange(_) if is_another => Err(Refusal::KeyInUse { reservation: reply.reservation }),
+        Decision::Conflict(Conflict::Fingerprint) if is_another => {
+            Err(Refusal::KeyReused { reservation: reply.reservation })
+        }
+        // A reply was lost and the command was run again: the reservation is there.
+        Decision::NoChange(_) => Ok(()),
+        Decision::Refused(_) | Decision::Conflict(_) => Err(Refusal::Internal),
+    }
+}
+
+fn denied(denial: Denial, resets_in_ms: impl Fn(&Limit) -> Option<i64>) -> Refusal {
+    match denial.reason {
+        DenialReason::Revoked => Refusal::RevokedKey,
+        DenialReason::ExceedsLimit { needed } => Refusal::ExceedsLimit { limit: Box::new(denial.limit), needed },
+        DenialReason::Exhausted { retry_after_ms } => {
+            let retry_after_ms = retry_after_ms.or_else(|| resets_in_ms(&denial.limit));
+            Refusal::LimitReached { limit: Box::new(denial.limit), retry_after_ms }
+        }
+    }
+}
+
+/// An HMAC under the tenant's secret; `purpose` keeps equal texts of different kinds apart.
+fn keyed(prepared: &Prepared, purpose: &[u8], bytes: &[u8]) -> [u8; 32] {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&prepared.key.tenant.secret.0) else { return [0; 32] };
+    mac.update(purpose);
+    mac.update(&[0]);
+    mac.update(bytes);
+    mac.finalize().into_bytes().into()
+}
+
+fn labels(prepared: &Prepared) -> Labels {
+    prepared.key.labels.iter().cloned().collect()
+}
+
+fn end_user(prepared: &Prepared) -> Option<String> {
+    let user = prepared.request.facts().end_user.as_ref()?;
+    let mut hex = String::with_capacity(64);
+    crate::arrival::push_hex(&mut hex, &keyed(prepared, b"end-user", user.as_bytes()));
+    Some(hex)
+}

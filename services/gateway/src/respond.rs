@@ -1,0 +1,353 @@
+//! Every way a request can be answered with an error: one table of status, code and advice, in the client's dialect.
+//!
+//! A refusal by the gateway is final (I1). `x-should-retry: false` stands wherever money may have been spent or a retry
+//! cannot help, because official SDKs retry 408, 409, 429 and all of 5xx by themselves.
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+
+use weir_domain::ids::ReservationId;
+use weir_domain::money::NanoUsd;
+use weir_domain::quota::{Limit, Measure, Unit};
+use weir_wire::envelope::{ClientError, ERROR_CONTENT_TYPE, error_body};
+use weir_wire::retry_after::RetryAfter;
+use weir_wire::{Dialect, RequestError};
+
+use crate::client::ClientBody;
+
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const X_WEIR_RESERVATION: HeaderName = HeaderName::from_static("x-weir-reservation");
+pub(crate) const X_WEIR_ATTEMPTS: HeaderName = HeaderName::from_static("x-weir-attempts");
+pub(crate) const X_WEIR_DEPLOYMENT: HeaderName = HeaderName::from_static("x-weir-deployment");
+const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// The longest wait that is worth telling a client to retry after; a longer one is a refusal for now (O40).
+const LONGEST_RETRY_MS: i64 = 120_000;
+
+/// Why a request is not answered with content.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    NoKey,
+    UnknownKey,
+    ExpiredKey { prefix: String },
+    RevokedKey,
+    ModelNotAllowed { model: String },
+    ToolDenied { tool: String },
+    UnknownModel { model: String },
+    NoSuchPath,
+    WrongMethod { allow: &'static str },
+    UnsupportedMediaType,
+    BodyTooLarge { limit_bytes: usize },
+    BodyTooSlow,
+    BodyBroken,
+    /// All request bodies together are at their bound.
+    BodiesTooLarge,
+    BadRequest(RequestError),
+    /// No window could ever admit the hold.
+    ExceedsLimit { limit: Box<Limit>, needed: i64 },
+    LimitReached { limit: Box<Limit>, retry_after_ms: Option<i64> },
+    BadIdempotencyKey,
+    KeyInUse { reservation: ReservationId },
+    KeyReused { reservation: ReservationId },
+    Unpriced { model: String },
+    NoEligible { reason: &'static str },
+    QuotaUnavailable,
+    LogUnavailable,
+    Stopping,
+    /// The tenant's limits could not cover another possible execution.
+    NotCovered,
+    /// The provider's answer is the client's answer.
+    Relayed { status: u16, error: Box<ClientError>, retry_after: Option<RetryAfter>, may_have_cost: bool },
+    Internal,
+}
+
+/// One row of the table.
+struct Row {
+    status: u16,
+    error: ClientError,
+    retry_after: Option<RetryAfter>,
+    should_retry: Option<bool>,
+}
+
+fn row(status: u16, kind: &str, code: &str, message: impl Into<String>) -> Row {
+    Row { status, error: ClientError::new(kind, code, message), retry_after: None, should_retry: None }
+}
+
+impl Row {
+    fn param(mut self, param: Option<&str>) -> Self {
+        self.error = self.error.with_param(param);
+        self
+    }
+
+    fn never_retry(mut self) -> Self {
+        self.should_retry = Some(false);
+        self
+    }
+
+    fn retry_after(mut self, wait_ms: Option<i64>) -> Self {
+        match wait_ms {
+            Some(wait_ms) if wait_ms <= LONGEST_RETRY_MS => {
+                self.retry_after = Some(RetryAfter::from_ms(u64::try_from(wait_ms).unwrap_or(0)));
+                self
+            }
+            // A wait of hours: say it, and say that retrying in a loop does not help.
+            Some(wait_ms) => {
+                self.retry_after = Some(RetryAfter::from_ms(u64::try_from(wait_ms).unwrap_or(0)));
+                self.never_retry()
+            }
+            None => self.never_retry(),
+        }
+    }
+}
+
+const INVALID: &str = "invalid_request_error";
+const AUTHENTICATION: &str = "authentication_error";
+const PERMISSION: &str = "permission_error";
+const RATE_LIMIT: &str = "rate_limit_error";
+const UNAVAILABLE: &str = "service_unavailable_error";
+
+impl Refusal {
+    fn row(&self) -> Row {
+        match self {
+            Self::NoKey => row(
+                401,
+                AUTHENTICATION,
+                "missing_api_key",
+                "No API key was sent. Send a Weir key as `Authorization: Bearer …`.",
+            )
+            .never_retry(),
+            Self::UnknownKey => row(
+                401,
+                AUTHENTICATION,
+                "invalid_api_key",
+                "This API key is not known here. Check that it is a Weir key and was copied whole.",
+            )
+            .never_retry(),
+            Self::ExpiredKey { prefix } => {
+                row(401, AUTHENTICATION, "expired_api_key", format!("The API key `{prefix}…` has expired.")).never_retry()
+            }
+            Self::RevokedKey => {
+                row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked.").never_retry()
+            }
+            Self::ModelNotAllowed { model } => row(
+                403,
+                PERMISSION,
+                "model_not_allowed",
+                format!("This API key may not use the model `{model}`. `GET /v1/models` lists what it may use."),
+            )
+            .param(Some("model"))
+            .never_retry(),
+            Self::ToolDenied { tool } => {
+                row(403, PERMISSION, "tool_denied", format!("The tool `{tool}` is denied by policy."))
+                    .param(Some("tools"))
+                    .never_retry()
+            }
+            Self::UnknownModel { model } => row(
+                404,
+                INVALID,
+                "model_not_found",
+                format!("There is no model `{model}`. `GET /v1/models` lists what this key may use."),
+            )
+            .param(Some("model"))
+            .never_retry(),
+            Self::NoSuchPath => row(404, INVALID, "not_found", "There is no such path."),
+            Self::WrongMethod { allow } => {
+                row(405, INVALID, "method_not_allowed", format!("This path takes {allow} only."))
+            }
+            Self::UnsupportedMediaType
+            | Self::BodyTooLarge { .. }
+            | Self::BodyTooSlow
+            | Self::BodyBroken
+            | Self::BodiesTooLarge
+            | Self::BadRequest(_) => self.body_row(),
+            Self::ExceedsLimit { .. } | Self::LimitReached { .. } | Self::NotCovered => self.limit_row(),
+            Self::BadIdempotencyKey | Self::KeyInUse { .. } | Self::KeyReused { .. } => self.idempotency_row(),
+            Self::Unpriced { .. }
+            | Self::NoEligible { .. }
+            | Self::QuotaUnavailable
+            | Self::LogUnavailable
+            | Self::Stopping
+            | Self::Internal => self.unavailable_row(),
+            Self::Relayed { status, error, retry_after, may_have_cost } => {
+                let should_retry = if *may_have_cost { Some(false) } else { None };
+                Row { status: *status, error: (**error).clone(), retry_after: *retry_after, should_retry }
+            }
+        }
+    }
+
+    fn body_row(&self) -> Row {
+        match self {
+            Self::UnsupportedMediaType => row(
+                415,
+                INVALID,
+                "unsupported_media_type",
+                "The body must be JSON: send `content-type: application/json` without a content encoding.",
+            ),
+            Self::BodyTooLarge { limit_bytes } => {
+                row(413, INVALID, "request_too_large", format!("The body is larger than {limit_bytes} bytes."))
+                    .never_retry()
+            }
+            Self::BodyTooSlow => row(408, INVALID, "request_timeout", "The body did not arrive in time.").never_retry(),
+            Self::BodyBroken => row(400, INVALID, "request_broken", "The body broke off."),
+            Self::BadRequest(error) => {
+                let at = error
+                    .position
+                    .map(|at| format!(" (line {}, column {}, byte {})", at.line, at.column, at.offset))
+                    .unwrap_or_default();
+                row(400, INVALID, error.code.name(), format!("{}{at}", error.message)).param(error.field.as_deref())
+            }
+            _ => Row {
+                retry_after: Some(RetryAfter::from_ms(1_000)),
+                ..row(503, UNAVAILABLE, "memory_full", "Too many large requests at once. Retry shortly.")
+            },
+        }
+    }
+
+    fn limit_row(&self) -> Row {
+        match self {
+            Self::ExceedsLimit { limit, needed } => row(
+                400,
+                INVALID,
+                "request_exceeds_limit",
+                format!(
+                    "The worst case of this request needs {} and the limit `{limit}` never has room for it. Lower \
+                     `max_completion_tokens` or shorten the prompt.",
+                    amount(limit, *needed)
+                ),
+            )
+            .never_retry(),
+            Self::LimitReached { limit, retry_after_ms } => {
+                row(429, RATE_LIMIT, limit_code(limit), format!("The limit `{limit}` has no room for this request."))
+                    .retry_after(*retry_after_ms)
+            }
+            _ => row(
+                429,
+                RATE_LIMIT,
+                "not_covered",
+                "A provider gave no answer, and the limits do not cover asking another one.",
+            )
+            .never_retry(),
+        }
+    }
+
+    fn idempotency_row(&self) -> Row {
+        match self {
+            Self::KeyReused { reservation } => row(
+                422,
+                INVALID,
+                "idempotency_key_reused",
+                format!("This Idempotency-Key belongs to another body (reservation {reservation}). Use a new key."),
+            )
+            .never_retry(),
+            Self::KeyInUse { reservation } => row(
+                409,
+                INVALID,
+                "idempotency_key_in_use",
+                format!("This Idempotency-Key belongs to reservation {reservation}; it is not executed again."),
+            )
+            .never_retry(),
+            _ => row(
+                400,
+                INVALID,
+                "invalid_idempotency_key",
+                "`Idempotency-Key` must be 1 to 255 visible ASCII characters.",
+            ),
+        }
+    }
+
+    fn unavailable_row(&self) -> Row {
+        let retry = |code: &str, message: &str| Row {
+            retry_after: Some(RetryAfter::from_ms(1_000)),
+            ..row(503, UNAVAILABLE, code, message)
+        };
+        match self {
+            Self::Unpriced { model } => row(
+                503,
+                UNAVAILABLE,
+                "model_unpriced",
+                format!("No deployment of `{model}` has a price, so it is not served. The operator must add one."),
+            )
+            .never_retry(),
+            Self::NoEligible { reason } => row(
+                503,
+                UNAVAILABLE,
+                reason,
+                format!("No deployment can serve this request ({}).", reason.replace('_', " ")),
+            ),
+            Self::QuotaUnavailable => retry("quota_unavailable", "Limits cannot be checked right now."),
+            Self::LogUnavailable => retry("log_unavailable", "Accounting is not available right now."),
+            Self::Stopping => retry("stopping", "The gateway is stopping."),
+            _ => row(500, UNAVAILABLE, "internal_error", "Something went wrong in the gateway.").never_retry(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> u16 {
+        self.row().status
+    }
+
+    /// The error as a client sees it inside a stream whose status is out already.
+    pub(crate) fn client_error(&self) -> ClientError {
+        self.row().error
+    }
+
+    /// The stable code, for logs and metrics.
+    pub(crate) fn code(&self) -> String {
+        self.row().error.code.unwrap_or_default()
+    }
+
+    pub(crate) fn response(&self, dialect: Dialect, request_id: &str, extra: HeaderMap) -> Response<ClientBody> {
+        let row = self.row();
+        let mut response = Response::new(ClientBody::whole(error_body(dialect, &row.error)));
+        *response.status_mut() = StatusCode::from_u16(row.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        let headers = response.headers_mut();
+        headers.extend(extra);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(ERROR_CONTENT_TYPE));
+        insert(headers, X_REQUEST_ID, request_id);
+        if let Some(wait) = row.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.header_seconds()));
+            if wait.as_ms() % 1_000 != 0 {
+                headers.insert(RETRY_AFTER_MS, HeaderValue::from(wait.as_ms()));
+            }
+        }
+        if let Some(should) = row.should_retry {
+            headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(if should { "true" } else { "false" }));
+        }
+        if let Self::WrongMethod { allow } = self {
+            insert(headers, http::header::ALLOW, allow);
+        }
+        response
+    }
+}
+
+/// The headers that are text, for the allow-lists.
+pub(crate) fn texts(headers: &HeaderMap) -> Vec<(&str, &str)> {
+    headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?))).collect()
+}
+
+/// Sets a header whose value came from Weir; one that no header can carry is left out.
+pub(crate) fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// The stable code of a limit's kind.
+const fn limit_code(limit: &Limit) -> &'static str {
+    match limit.measure {
+        Measure::Calendar { unit: Unit::Usd, .. } => "budget_exceeded",
+        Measure::Calendar { unit: Unit::Tokens, .. } => "token_quota_exceeded",
+        Measure::Calendar { unit: Unit::Requests, .. } => "request_quota_exceeded",
+        Measure::PerMinute { unit: Unit::Tokens } => "tokens_per_minute_exceeded",
+        Measure::PerMinute { .. } => "requests_per_minute_exceeded",
+        Measure::Concurrent => "concurrency_exceeded",
+    }
+}
+
+fn amount(limit: &Limit, needed: i64) -> String {
+    match limit.measure {
+        Measure::Calendar { unit: Unit::Usd, .. } => format!("${}", NanoUsd::from_nanos(needed)),
+        Measure::Calendar { unit, .. } | Measure::PerMinute { unit } => format!("{needed} {unit}"),
+        Measure::Concurrent => format!("{needed} slots"),
+    }
+}

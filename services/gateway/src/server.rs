@@ -1,0 +1,185 @@
+//! The gateway as a service: its parts, its paths, its background work.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::service::Service;
+
+use weir_domain::breaker::BreakerPolicy;
+use weir_domain::ids::Region;
+use weir_domain::policy::Snapshot;
+use weir_domain::retry::RetryBudgetPolicy;
+use weir_providers::Upstream;
+use weir_quota::QuotaStore;
+use weir_runtime::clock::SharedClock;
+use weir_runtime::entropy::SharedEntropy;
+use weir_runtime::health::{ALIVE_JSON, Health};
+use weir_runtime::metrics::{CONTENT_TYPE as METRICS_CONTENT_TYPE, Metrics};
+use weir_runtime::tasks::{Task, Tasks};
+use weir_streams::EventLog;
+use weir_wire::Dialect;
+
+use crate::arrival::Arrival;
+use crate::authenticate::Pepper;
+use crate::body::BodyMemory;
+use crate::circuits::Circuits;
+use crate::client::ClientBody;
+use crate::credentials::Credentials;
+use crate::leases::{self, Leases};
+use crate::metrics::GatewayMetrics;
+use crate::options::GatewayOptions;
+use crate::respond::Refusal;
+use crate::{lifecycle, models};
+
+/// What a gateway is made of. Everything that stores or speaks is behind its contract.
+#[derive(Debug)]
+pub struct GatewayParts {
+    pub options: GatewayOptions,
+    /// This process among all gateways: region, name and epoch in one word. A restarted process is another owner.
+    pub owner: Arc<str>,
+    pub clock: SharedClock,
+    pub entropy: SharedEntropy,
+    pub tasks: Tasks,
+    pub health: Health,
+    pub metrics: Metrics,
+    /// The policy in force; whoever follows the control plane swaps it.
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub pepper: Pepper,
+    pub quota: Arc<dyn QuotaStore>,
+    pub log: Arc<dyn EventLog>,
+    pub upstream: Upstream,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub options: GatewayOptions,
+    pub owner: Arc<str>,
+    pub region: Region,
+    pub clock: SharedClock,
+    pub entropy: SharedEntropy,
+    pub tasks: Tasks,
+    pub health: Health,
+    pub registry: Metrics,
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub pepper: Pepper,
+    pub quota: Arc<dyn QuotaStore>,
+    pub log: Arc<dyn EventLog>,
+    pub upstream: Upstream,
+    pub credentials: Credentials,
+    pub circuits: Circuits,
+    pub leases: Leases,
+    pub bodies: BodyMemory,
+    pub metrics: GatewayMetrics,
+}
+
+impl Inner {
+    pub(crate) fn lease_ms(&self) -> i64 {
+        i64::try_from(self.options.lease.as_ms()).unwrap_or(i64::MAX)
+    }
+}
+
+/// The request path as a hyper service. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway(Arc<Inner>);
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("owner", &self.0.owner).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    #[must_use]
+    pub fn new(parts: GatewayParts) -> Self {
+        let inner = Inner {
+            owner: parts.owner,
+            region: Region::new(&parts.options.region),
+            clock: parts.clock,
+            entropy: parts.entropy,
+            tasks: parts.tasks,
+            health: parts.health,
+            metrics: GatewayMetrics::declare(&parts.metrics),
+            registry: parts.metrics,
+            snapshot: parts.snapshot,
+            pepper: parts.pepper,
+            quota: parts.quota,
+            log: parts.log,
+            upstream: parts.upstream,
+            credentials: Credentials::default(),
+            circuits: Circuits::new(BreakerPolicy::default(), RetryBudgetPolicy::default()),
+            leases: Leases::default(),
+            bodies: BodyMemory::new(parts.options.max_bodies.as_usize()),
+            options: parts.options,
+        };
+        Self(Arc::new(inner))
+    }
+
+    /// Starts the work beside the requests: renewing their leases. Ends when the tasks stop.
+    #[must_use]
+    pub fn start(&self) -> Task<()> {
+        self.0.tasks.spawn("leases", leases::keep(Arc::clone(&self.0)))
+    }
+
+    async fn serve(&self, request: Request<Incoming>) -> Response<ClientBody> {
+        let gateway = &self.0;
+        let allow = match (request.uri().path(), request.method()) {
+            ("/v1/chat/completions", &Method::POST) => return lifecycle::chat(gateway, request).await,
+            ("/v1/models", &Method::GET) => {
+                let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
+                return models::list(gateway, request.headers(), &arrival);
+            }
+            ("/healthz", &Method::GET) => return text(StatusCode::OK, "application/json", ALIVE_JSON.to_owned()),
+            ("/readyz", &Method::GET) => {
+                let report = gateway.health.report();
+                return text(report.status(), "application/json", report.to_json());
+            }
+            ("/metrics", &Method::GET) => {
+                gateway.metrics.running.set(i64::try_from(gateway.leases.running()).unwrap_or(i64::MAX));
+                return text(StatusCode::OK, METRICS_CONTENT_TYPE, gateway.registry.encode());
+            }
+            ("/v1/chat/completions", _) => Some("POST"),
+            ("/v1/models" | "/healthz" | "/readyz" | "/metrics", _) => Some("GET"),
+            _ => None,
+        };
+        let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
+        let refusal = allow.map_or(Refusal::NoSuchPath, |allow| Refusal::WrongMethod { allow });
+        refusal.response(arrival.dialect, &arrival.request_id, HeaderMap::new())
+    }
+}
+
+impl Service<Request<Incoming>> for Gateway {
+    type Response = Response<ClientBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let gateway = self.clone();
+        Box::pin(async move { Ok(gateway.serve(request).await) })
+    }
+}
+
+fn text(status: StatusCode, content_type: &'static str, body: String) -> Response<ClientBody> {
+    let mut response = Response::new(ClientBody::whole(body.into()));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// An error and its causes in one line.
+pub(crate) fn story(error: &dyn Error) -> String {
+    let mut story = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        story.push_str(": ");
+        story.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    story
+}
