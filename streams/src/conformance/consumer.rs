@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Outcome, PATIENCE};
 use crate::consumer::{
@@ -146,8 +146,7 @@ impl Setup {
     /// Runs a consumer until its position is `position`.
     async fn run(&self, position: u64) -> Result<Consumer, ConsumerError> {
         let consumer = self.consumer();
-        let is_done = || consumer.position() >= position;
-        consumer.run(until(is_done)).await?;
+        consumer.run(async { drop(timeout(PATIENCE, consumer.reached(position)).await) }).await?;
         assert!(consumer.position() >= position, "{:?}, {:?}", consumer.position(), self.effect);
         Ok(consumer)
     }

@@ -8,12 +8,13 @@
 //! in money topics its key is **parked** (see [`Parking`]), elsewhere the record is skipped. Either way a dead letter
 //! says what happened, before the position moves.
 
+mod follow;
+
 mod dead_letter;
-mod loop_;
 mod stores;
 
 pub use dead_letter::{DeadLetter, DeadLetterError};
-pub use loop_::{Consumer, ConsumerError, ConsumerOptions, Lag};
+pub use follow::{Consumer, ConsumerError, ConsumerOptions, Lag};
 #[cfg(any(test, feature = "conformance"))]
 pub use stores::{MemoryParking, MemoryPositions};
 pub use stores::{ParkedKey, Parking, Positions, Resolution, StoreError};

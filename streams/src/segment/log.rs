@@ -200,6 +200,24 @@ impl Shared {
     }
 }
 
+/// Held by each thread: if it panics, nobody may wait for ever for what it can no longer do.
+#[derive(Debug)]
+pub(super) struct PanicGuard(pub Arc<Shared>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let closed = Closed { cause: CloseCause::Io, detail: "a thread of the event log panicked".into() };
+            self.0.queue.fail(closed.clone());
+            for topic in &self.0.topics {
+                topic.progress.fail_writes(closed.clone(), u64::MAX);
+                topic.progress.fail_syncs(closed.clone());
+            }
+            self.0.sync.stop();
+        }
+    }
+}
+
 #[async_trait]
 impl EventLog for SegmentLog {
     fn append(&self, batch: Batch) -> Append {

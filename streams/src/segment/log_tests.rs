@@ -170,6 +170,39 @@ async fn a_failed_sync_leaves_batches_unknown_and_closes_the_log() {
     assert_eq!(log.read(at(0), Limits::default(), Visibility::Durable).await.unwrap().len(), 2, "not what is unknown");
 }
 
+/// A disk whose driver has a bug.
+#[derive(Debug)]
+struct PanicsIn {
+    write: bool,
+}
+
+impl Disk for PanicsIn {
+    fn write(&self, file: &fs::File, bytes: &[u8]) -> std::io::Result<()> {
+        assert!(!self.write, "a bug");
+        SystemDisk.write(file, bytes)
+    }
+
+    fn sync(&self, _file: &fs::File) -> std::io::Result<()> {
+        panic!("a bug")
+    }
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_thread_that_panicked() {
+    for write in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(PanicsIn { write });
+        let log = SegmentLog::open(SegmentOptions { disk, ..SegmentOptions::new(folder.path()) }).unwrap();
+        let append = log.append(batch(0));
+        let written = timeout(PATIENCE, append.written()).await.unwrap();
+        assert_eq!(written.is_err(), write);
+        let durable = timeout(PATIENCE, append.durable()).await.unwrap();
+        assert!(matches!(durable, Err(AppendError::Unknown(_))), "{durable:?}");
+        assert!(matches!(log.health(), Health::Closed(_)));
+        log.close().await;
+    }
+}
+
 #[tokio::test]
 async fn a_queue_that_is_full_refuses_and_takes_again_later() {
     let (folder, disk) = (tempfile::tempdir().unwrap(), Arc::new(FaultyDisk::default()));

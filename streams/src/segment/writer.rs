@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::file::{SegmentWriter, WriteFailed};
 use super::frame::FrameBuffer;
-use super::log::Shared;
+use super::log::{PanicGuard, Shared};
 use super::topic_log::ensure_folder;
 use crate::append::Stage;
 use crate::contract::{AppendError, Batch, CloseCause, Closed};
@@ -142,6 +142,7 @@ impl Writer {
 
     /// Until the queue is closed and empty, or a write fails.
     pub(super) fn run(mut self) {
+        let _guard = PanicGuard(Arc::clone(&self.shared));
         let mut drain = Vec::new();
         let mut began = None;
         let (closed, failed) = loop {

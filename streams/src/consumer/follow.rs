@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::dead_letter::{DeadLetter, DeadLetterError};
@@ -100,7 +101,7 @@ pub struct Consumer {
 
 #[derive(Debug, Default)]
 struct State {
-    position: AtomicU64,
+    position: watch::Sender<u64>,
     oldest_ms: Mutex<Option<i64>>,
     parked_keys: AtomicUsize,
     retries: AtomicU64,
@@ -203,7 +204,14 @@ impl Consumer {
     /// Offset of the next record to apply, as far as this process knows.
     #[must_use]
     pub fn position(&self) -> u64 {
-        self.state.position.load(Ordering::Relaxed)
+        *self.state.position.borrow()
+    }
+
+    /// Returns once every record below `offset` was applied or parked: a start that must not open before its stores have
+    /// caught up waits here.
+    pub async fn reached(&self, offset: u64) {
+        // The sender lives in `self`, so the channel cannot close while this waits.
+        let _ = self.state.position.subscribe().wait_for(|position| *position >= offset).await;
     }
 
     /// How many times something was tried again since the start.
@@ -442,7 +450,7 @@ impl Consumer {
     }
 
     fn note(&self, position: u64, oldest_ms: Option<i64>, parked_keys: usize) {
-        self.state.position.store(position, Ordering::Relaxed);
+        self.state.position.send_if_modified(|known| std::mem::replace(known, position) != position);
         self.state.parked_keys.store(parked_keys, Ordering::Relaxed);
         *self.state.oldest_ms.lock() = oldest_ms;
     }
