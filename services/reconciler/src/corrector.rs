@@ -1,0 +1,71 @@
+//! The corrector: ledger lines on their way back to the counters. The ledger always wins (I12).
+//!
+//! Redelivery is harmless: while a record exists the attempt's running total decides, and where it is gone the store
+//! knows the last position it has counted. An old total that comes again is followed by the newer one, because both are
+//! under one key.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use weir_domain::reservation::Decision;
+use weir_quota::QuotaStore;
+use weir_runtime::failpoint;
+use weir_schemas::Record;
+use weir_schemas::ledger_entry::LedgerEntry;
+use weir_streams::{Applied, Delivery, Effect, EffectError, StoredRecord};
+
+use crate::metrics::ReconcilerMetrics;
+
+/// The consumer's name. It never changes: under another one every line is read again.
+pub const CONSUMER: &str = "corrector";
+
+/// Follows `weir.ledger`.
+#[derive(Debug)]
+pub struct Corrector {
+    quota: Arc<dyn QuotaStore>,
+    metrics: ReconcilerMetrics,
+}
+
+impl Corrector {
+    #[must_use]
+    pub const fn new(quota: Arc<dyn QuotaStore>, metrics: ReconcilerMetrics) -> Self {
+        Self { quota, metrics }
+    }
+
+    async fn correct(&self, record: &StoredRecord) -> Result<(), EffectError> {
+        let entry = LedgerEntry::decode(&record.value)
+            .map_err(|error| EffectError::Poison { offset: record.offset, reason: error.to_string() })?;
+        let _no_effect = failpoint::hit("corrector.before_store");
+        let reply = self
+            .quota
+            .correct(&entry.tenant, &entry.correction())
+            .await
+            .map_err(|error| EffectError::Retry { reason: error.to_string() })?;
+        match reply.decision {
+            Decision::Change(_) => {
+                self.metrics.corrections.inc();
+                tracing::debug!(
+                    reservation_id = %entry.reservation, attempt = entry.attempt, seq = entry.seq, "counter corrected"
+                );
+                Ok(())
+            }
+            Decision::NoChange(_) => Ok(()),
+            // The table has no such cell: a store that answers so does not follow the rules.
+            Decision::Denied(_) | Decision::Refused(_) | Decision::Conflict(_) => {
+                let reason = format!("the quota store refused a correction: {:?}", reply.decision);
+                Err(EffectError::Poison { offset: record.offset, reason })
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Effect for Corrector {
+    async fn apply(&self, delivery: Delivery<'_>) -> Result<Applied, EffectError> {
+        for record in delivery.records {
+            self.correct(record).await?;
+        }
+        Ok(Applied::Effect)
+    }
+}

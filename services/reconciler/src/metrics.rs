@@ -1,0 +1,110 @@
+//! What the reconciler counts. Alerts watch `pending_age_ms_max`, `escalations` and `reports_parked` (I11).
+
+use weir_domain::reconcile::Plan;
+use weir_runtime::metrics::{Counter, EncodeLabelSet, EncodeLabelValue, Family, Gauge, Metrics};
+
+/// One set of counters; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct ReconcilerMetrics {
+    pub pending: Gauge,
+    pub pending_age_ms_max: Gauge,
+    pub pending_held_nanousd: Gauge,
+    pub actions: Family<ByAction, Counter>,
+    pub troubles: Counter,
+    pub escalations: Counter,
+    pub corrections: Counter,
+    pub reports: Family<ByResult, Counter>,
+    pub reports_parked: Gauge,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByAction {
+    pub action: Action,
+}
+
+/// What the sweep did with a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Action {
+    Correct,
+    Close,
+    Release,
+    Pend,
+    Escalate,
+    Estimate,
+    Wait,
+}
+
+impl Action {
+    #[must_use]
+    pub const fn of(plan: &Plan) -> Self {
+        match plan {
+            Plan::Correct(_) => Self::Correct,
+            Plan::Close => Self::Close,
+            Plan::ReleaseInFull => Self::Release,
+            Plan::CompleteAndPend => Self::Pend,
+            Plan::Escalate => Self::Escalate,
+            Plan::Estimate(_) => Self::Estimate,
+            Plan::Wait => Self::Wait,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByResult {
+    pub result: ReportResult,
+}
+
+/// What became of a usage report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum ReportResult {
+    /// It closed an attempt whose usage was unknown.
+    Settled,
+    /// The attempt was known; the ledger's ranks decide.
+    Recorded,
+    /// It said nothing new.
+    Duplicate,
+    /// No attempt fits yet.
+    Parked,
+    /// No attempt fitted until the ceiling: a discrepancy.
+    Unmatched,
+}
+
+impl ReconcilerMetrics {
+    /// Registers everything under `weir_reconciler_…`; once per process.
+    #[must_use]
+    pub fn declare(metrics: &Metrics) -> Self {
+        let own = Self::default();
+        metrics.declare("reconciler", |registry| {
+            registry.register("pending", "Reservations that wait for a usage", own.pending.clone());
+            registry.register(
+                "pending_age_ms_max",
+                "Age of the oldest pending reservation since its admission, in milliseconds",
+                own.pending_age_ms_max.clone(),
+            );
+            registry.register(
+                "pending_held_nanousd",
+                "What pending reservations hold at their worst case, in nano-USD",
+                own.pending_held_nanousd.clone(),
+            );
+            registry.register("sweep_actions", "Steps of the sweep, by kind", own.actions.clone());
+            registry.register("sweep_troubles", "Rounds ended early by a store or the log", own.troubles.clone());
+            registry.register("escalations", "Reservations handed to a person", own.escalations.clone());
+            registry.register("corrections", "Ledger lines that moved a counter", own.corrections.clone());
+            registry.register("reports", "Usage reports, by what became of them", own.reports.clone());
+            registry.register(
+                "reports_parked",
+                "Usage reports that fit no attempt yet",
+                own.reports_parked.clone(),
+            );
+        });
+        own
+    }
+
+    pub(crate) fn count_action(&self, plan: &Plan) {
+        self.actions.get_or_create(&ByAction { action: Action::of(plan) }).inc();
+    }
+
+    pub(crate) fn count_report(&self, result: ReportResult) {
+        self.reports.get_or_create(&ByResult { result }).inc();
+    }
+}

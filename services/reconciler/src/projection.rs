@@ -1,0 +1,159 @@
+//! What the ledger's projection shows, and whether its silence means anything.
+//!
+//! A line that is missing proves nothing until the builder has read everything that was on the log when the store was
+//! looked at. So a round first looks at the store, then marks the ends of the log, then waits (bounded) until the
+//! builder has passed the mark. Comparing with the *current* end instead would never succeed under load.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::time::{Instant, sleep};
+
+use weir_domain::attempt::{Attempt, AttemptNumber, AttemptOutcome};
+use weir_domain::ids::ReservationId;
+use weir_domain::ledger::LedgerLine;
+use weir_domain::money::Charge;
+use weir_domain::reconcile::LedgerView;
+use weir_domain::reservation::{Closing, Command, Reservation};
+use weir_ledger::contract::{LedgerError, LedgerStore, StoredReservation};
+use weir_streams::consumer::StoreError;
+use weir_streams::{EventLog, ReadError, Subscription, Topic};
+
+/// How often the builder's position is looked at while waiting: well below the time of one of its batches.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// The ledger store, as far as the builder has come.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    store: Arc<dyn LedgerStore>,
+    log: Arc<dyn EventLog>,
+    /// The builder's consumer name.
+    builder: Arc<str>,
+    patience: Duration,
+}
+
+/// Ends of the reservations' topic, by partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark(Vec<(u32, u64)>);
+
+/// Why the projection could not be asked. Each may pass by itself.
+#[derive(Debug, Error)]
+pub enum ProjectionError {
+    #[error("the ledger's store does not answer")]
+    Store(#[from] LedgerError),
+    #[error("the builder's position cannot be read")]
+    Position(#[from] StoreError),
+    #[error("the log cannot say where it ends")]
+    Log(#[from] ReadError),
+}
+
+impl Projection {
+    /// `patience` bounds how long one round waits for the builder; beyond it the projection counts as lagging.
+    #[must_use]
+    pub const fn new(
+        store: Arc<dyn LedgerStore>,
+        log: Arc<dyn EventLog>,
+        builder: Arc<str>,
+        patience: Duration,
+    ) -> Self {
+        Self { store, log, builder, patience }
+    }
+
+    #[must_use]
+    pub const fn store(&self) -> &Arc<dyn LedgerStore> {
+        &self.store
+    }
+
+    /// Where the log ends now, written included: what is written may yet be read.
+    ///
+    /// # Errors
+    /// [`ProjectionError`].
+    pub async fn mark(&self) -> Result<Mark, ProjectionError> {
+        let mut ends = Vec::new();
+        for partition in 0..self.log.partitions(Topic::Reservations) {
+            ends.push((partition, self.log.offsets(Topic::Reservations, partition).await?.written));
+        }
+        Ok(Mark(ends))
+    }
+
+    /// Waits until the builder has read everything before `mark`. `false` when it has not in time.
+    ///
+    /// # Errors
+    /// [`ProjectionError`].
+    pub async fn passes(&self, mark: &Mark) -> Result<bool, ProjectionError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            if self.has_passed(mark).await? {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn has_passed(&self, mark: &Mark) -> Result<bool, ProjectionError> {
+        for (partition, end) in &mark.0 {
+            let (consumer, topic) = (Arc::clone(&self.builder), Topic::Reservations);
+            let position = self.store.load(&Subscription { consumer, topic, partition: *partition }).await?;
+            if position.unwrap_or(0) < *end {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Everything the projection has of `id`.
+    ///
+    /// # Errors
+    /// [`ProjectionError`].
+    pub async fn find(&self, id: ReservationId) -> Result<Option<StoredReservation>, ProjectionError> {
+        Ok(self.store.find(id).await?)
+    }
+}
+
+/// What the lines say. Ask only after [`Projection::passes`] said yes, or absence proves nothing.
+#[must_use]
+pub fn view_of(stored: Option<&StoredReservation>) -> LedgerView {
+    let totals = stored.map(|stored| totals_of(&stored.lines)).unwrap_or_default();
+    if totals.is_empty() { LedgerView::Absent } else { LedgerView::Found(totals) }
+}
+
+/// What the log knows and the store has not heard, beside charges: a gateway appends first, and may die before it tells
+/// the store. Only facts that are there count, so a lagging projection is no obstacle.
+#[must_use]
+pub fn unheard(reservation: &Reservation, stored: Option<&StoredReservation>) -> Vec<Command> {
+    let on_log = |number| stored?.attempts.iter().find(|attempt| attempt.number == number);
+    let unknown = reservation.attempts.iter().filter(|attempt| !attempt.is_known());
+    unknown.filter_map(|attempt| Some((attempt, on_log(attempt.number)?))).flat_map(unheard_of_attempt).collect()
+}
+
+fn unheard_of_attempt((in_store, on_log): (&Attempt, &Attempt)) -> Vec<Command> {
+    let number = in_store.number;
+    let mut commands = Vec::new();
+    if let (None, Some(provider_id)) = (&in_store.provider_id, &on_log.provider_id) {
+        commands.push(Command::Correlate { number, provider_id: provider_id.clone() });
+    }
+    if on_log.outcome == Some(AttemptOutcome::NotExecuted) && on_log.charge.is_none() {
+        commands.push(Command::CloseAttempt { number, closing: Closing::NotExecuted });
+    } else if in_store.hold.min(on_log.hold) != in_store.hold {
+        commands.push(Command::Tighten { number, hold: on_log.hold });
+    }
+    commands
+}
+
+/// The running total of each attempt: that of its newest line.
+#[must_use]
+pub fn totals_of(lines: &[LedgerLine]) -> Vec<(AttemptNumber, Charge)> {
+    let mut newest: Vec<&LedgerLine> = Vec::new();
+    for line in lines {
+        match newest.iter_mut().find(|known| known.key.attempt == line.key.attempt) {
+            Some(known) if known.key.seq < line.key.seq => *known = line,
+            Some(_) => {}
+            None => newest.push(line),
+        }
+    }
+    newest.into_iter().map(|line| (line.key.attempt, line.total)).collect()
+}
