@@ -216,7 +216,13 @@ where
             let Some(tls) = tls else {
                 return connection::run(stream, peer, &options, service, stopping).await;
             };
-            match tokio::time::timeout(options.header_deadline.duration(), tls.accept(stream)).await {
+            tokio::pin!(stopping);
+            let handshake = tokio::time::timeout(options.header_deadline.duration(), tls.accept(stream));
+            let handshake = tokio::select! {
+                () = &mut stopping => return,
+                handshake = handshake => handshake,
+            };
+            match handshake {
                 Ok(Ok(stream)) => connection::run(stream, peer, &options, service, stopping).await,
                 Ok(Err(error)) => tracing::debug!(error = %error, "tls handshake failed"),
                 Err(_) => tracing::debug!("tls handshake took too long"),

@@ -12,7 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio_rustls::server::TlsStream;
@@ -86,8 +86,13 @@ pub(super) async fn run<I, S, B>(
         tokio::select! {
             biased;
             ended = &mut http => {
+                let answered = ended.as_ref().map_or_else(hyper::Error::is_parse, |()| true);
                 if let Err(error) = ended {
                     tracing::debug!(error = %error, "connection ended early");
+                }
+                // A stop does not wait for clients that keep an idle connection open.
+                if answered && !draining {
+                    linger(http.into_parts().io.into_inner().io).await;
                 }
                 return;
             }
@@ -117,6 +122,29 @@ pub(super) async fn run<I, S, B>(
         }
     }
 }
+
+/// A request that is refused before it was read whole, such as a body over the limit, leaves bytes unread; closing then
+/// is a reset, which destroys the answer on its way. So what still comes is read and dropped, for a while.
+async fn linger(mut io: impl AsyncRead + Unpin) {
+    let discard = async {
+        let mut discarded = vec![0; LINGER_READ_BYTES];
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            match io.read(&mut discarded).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) => left = left.saturating_sub(count),
+            }
+        }
+    };
+    // Whoever sends on after that does not read the answer.
+    let _ended = tokio::time::timeout(LINGER_TIME, discard).await.is_ok();
+}
+
+/// A client needs a round trip to see the answer and stop sending; two seconds are ten slow ones.
+const LINGER_TIME: Duration = Duration::from_secs(2);
+/// What a client may have on its way by then: larger than any body that is sent in good faith.
+const LINGER_BYTES: usize = 64 << 20;
+const LINGER_READ_BYTES: usize = 16 << 10;
 
 fn builder(options: &ListenerOptions, progress: &Arc<Progress>) -> http1::Builder {
     let mut builder = http1::Builder::new();
