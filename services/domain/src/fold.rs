@@ -4,6 +4,9 @@
 //! `replay --verify` compares both with what is stored. Copies of events, at any distance, change nothing.
 
 mod image;
+#[cfg(test)]
+#[path = "fold_tests.rs"]
+mod tests;
 
 pub use image::FoldImage;
 
@@ -111,12 +114,17 @@ impl Fold {
     /// from the lines alone, and an attempt that neither a line nor its verdict explains was not there yet.
     pub fn restore_ended(&mut self, created: &Arc<Created>, attempts: &[Attempt], lines: &[LedgerLine], now_ms: i64) {
         let account = ReservationAccount::of_lines(lines);
-        let attempts = attempts_of(attempts, &account);
+        let attempts = attempts_of(attempts, &account, lines);
         let tenant = created.tenant.clone();
         let book = self.books.entry(tenant.clone()).or_insert_with(|| Book::new(self.options));
         let confirmed = account.attempts.iter().map(|a| (a.number, newest_offset(lines, a.number))).collect();
         book.restore(Reservation::ended(Arc::clone(created), attempts), confirmed, now_ms);
         self.folded.insert(created.id, Folded { tenant, account });
+    }
+
+    #[must_use]
+    pub const fn options(&self) -> BookOptions {
+        self.options
     }
 
     #[must_use]
@@ -145,7 +153,7 @@ fn newest_offset(lines: &[LedgerLine], number: AttemptNumber) -> i64 {
     of_attempt.map(|line| line.source.offset).max().unwrap_or(-1)
 }
 
-fn attempts_of(stored: &[Attempt], account: &ReservationAccount) -> Vec<Attempt> {
+fn attempts_of(stored: &[Attempt], account: &ReservationAccount, lines: &[LedgerLine]) -> Vec<Attempt> {
     let total_of = |number| account.attempts.iter().find(|a| a.number == number).map(|a| a.total);
     let explained = stored.iter().filter_map(|attempt| {
         let charge = total_of(attempt.number);
@@ -154,7 +162,10 @@ fn attempts_of(stored: &[Attempt], account: &ReservationAccount) -> Vec<Attempt>
     });
     let is_stored = |number| stored.iter().any(|attempt| attempt.number == number);
     let of_lines_alone = account.attempts.iter().filter(|a| !is_stored(a.number));
-    explained.chain(of_lines_alone.map(|a| Attempt::from_ledger(a.number, a.total))).collect()
+    let target_of = |number| lines.iter().find(|line| line.key.attempt == number).and_then(|line| line.target.clone());
+    let from_lines = of_lines_alone
+        .map(|a| Attempt { target: target_of(a.number), ..Attempt::from_ledger(a.number, a.total) });
+    explained.chain(from_lines).collect()
 }
 
 fn post(

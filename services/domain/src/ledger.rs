@@ -4,6 +4,10 @@
 //! same price version; an equal rank with other figures is a discrepancy; a lower rank changes nothing. Whatever the
 //! consumers do, how often and in which process, the same prefix of the log gives the same lines.
 
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;
+
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};

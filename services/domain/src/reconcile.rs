@@ -4,6 +4,10 @@
 //! a command that decides again. Nothing here is ever released because time went by: only because nothing was sent, or
 //! because somebody who knows said so (I9).
 
+#[cfg(test)]
+#[path = "reconcile_tests.rs"]
+mod tests;
+
 use crate::attempt::AttemptNumber;
 use crate::money::Charge;
 use crate::reservation::{Reservation, ReservationStatus};
@@ -38,6 +42,16 @@ pub struct Patience {
     pub policy: CeilingPolicy,
 }
 
+/// How many ceilings a lagging projection or a spool that is not drained is waited for: a volume is found within days,
+/// or it is lost.
+const CEILINGS_FOR_A_VIEW: i64 = 3;
+
+impl Patience {
+    const fn for_a_view_ms(self) -> i64 {
+        self.ceiling_ms.saturating_mul(CEILINGS_FOR_A_VIEW)
+    }
+}
+
 /// One step, to be acted on idempotently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
@@ -61,14 +75,17 @@ pub fn plan(reservation: &Reservation, ledger: &LedgerView, patience: Patience, 
     match reservation.status() {
         ReservationStatus::Settled | ReservationStatus::Released => Plan::Wait,
         ReservationStatus::Reserved if !reservation.is_expired(now_ms) => Plan::Wait,
-        ReservationStatus::Reserved => plan_expired(reservation, ledger),
+        ReservationStatus::Reserved => plan_expired(reservation, ledger, patience, now_ms),
         ReservationStatus::PendingReconciliation => plan_pending(reservation, ledger, patience, now_ms),
     }
 }
 
-fn plan_expired(reservation: &Reservation, ledger: &LedgerView) -> Plan {
+fn plan_expired(reservation: &Reservation, ledger: &LedgerView, patience: Patience, now_ms: i64) -> Plan {
+    // Nothing sent and nothing known is no proof that nothing was sent: the mark may be what is missing.
+    let may_wait_on = reservation.attempts.is_empty() || age_ms(reservation, now_ms) < patience.for_a_view_ms();
     let found = match ledger {
-        LedgerView::NotYetKnown => return Plan::Wait,
+        LedgerView::NotYetKnown if may_wait_on => return Plan::Wait,
+        LedgerView::NotYetKnown => Vec::new(),
         LedgerView::Found(totals) => news(reservation, totals),
         LedgerView::Absent => Vec::new(),
     };
@@ -88,16 +105,21 @@ fn plan_pending(reservation: &Reservation, ledger: &LedgerView, patience: Patien
             return Plan::Correct(found);
         }
     }
-    let age_ms = now_ms.saturating_sub(reservation.created.admitted_at_ms);
     let is_lagging = *ledger == LedgerView::NotYetKnown;
-    if is_lagging || age_ms < patience.ceiling_ms {
+    let patience_ms = if is_lagging { patience.for_a_view_ms() } else { patience.ceiling_ms };
+    if age_ms(reservation, now_ms) < patience_ms {
         return Plan::Wait;
     }
     match patience.policy {
-        CeilingPolicy::Estimate => Plan::Estimate(unknown_attempts(reservation)),
-        CeilingPolicy::Person if reservation.escalated => Plan::Wait,
-        CeilingPolicy::Person => Plan::Escalate,
+        // What is not yet known may still be known exactly: that is for a person, not for an estimate.
+        CeilingPolicy::Estimate if !is_lagging => Plan::Estimate(unknown_attempts(reservation)),
+        CeilingPolicy::Estimate | CeilingPolicy::Person if reservation.escalated => Plan::Wait,
+        CeilingPolicy::Estimate | CeilingPolicy::Person => Plan::Escalate,
     }
+}
+
+fn age_ms(reservation: &Reservation, now_ms: i64) -> i64 {
+    now_ms.saturating_sub(reservation.created.admitted_at_ms)
 }
 
 /// Totals that the store does not have yet.
