@@ -80,18 +80,23 @@ mod tests {
 
     #[test]
     fn a_traceparent_gives_its_trace_and_nonsense_gives_none() {
-        let with = |value| HeaderMap::from_iter([(http::HeaderName::from_static("traceparent"), HeaderValue::from_static(value))]);
+        let with = |value| {
+            HeaderMap::from_iter([(http::HeaderName::from_static("traceparent"), HeaderValue::from_static(value))])
+        };
         let good = trace_id(&with("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"));
         assert_eq!(good.map(u128::from_be_bytes), Some(0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c));
         for nonsense in ["", "00-xyz-1-01", "00-0af7651916cd43dd8448eb211c80319é"] {
-            let headers = HeaderValue::from_str(nonsense).map(|v| HeaderMap::from_iter([(http::HeaderName::from_static("traceparent"), v)]));
+            let headers = HeaderValue::from_str(nonsense)
+                .map(|v| HeaderMap::from_iter([(http::HeaderName::from_static("traceparent"), v)]));
             assert_eq!(headers.ok().and_then(|h| trace_id(&h)), None, "{nonsense}");
         }
     }
 
     #[test]
     fn a_client_id_that_could_break_a_log_line_is_not_taken_over() {
-        let with = |value| HeaderMap::from_iter([(http::HeaderName::from_static("x-request-id"), HeaderValue::from_static(value))]);
+        let with = |value| {
+            HeaderMap::from_iter([(http::HeaderName::from_static("x-request-id"), HeaderValue::from_static(value))])
+        };
         assert_eq!(client_request_id(&with("abc-1")).as_deref(), Some("abc-1"));
         assert_eq!(client_request_id(&with("a b")), None);
         assert_eq!(client_request_id(&with("")), None);

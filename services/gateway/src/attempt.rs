@@ -40,9 +40,16 @@ const MOST_HELD_EVENTS: usize = 256;
 /// What an attempt came to, before anything of it reached the client.
 pub(crate) enum AttemptEnd {
     /// A plain answer, whole.
-    Whole { headers: HeaderMap, answer: PlainAnswer },
+    Whole {
+        headers: HeaderMap,
+        answer: Box<PlainAnswer>,
+    },
     /// A stream with content, or one that finished without any.
-    Opened { headers: HeaderMap, opened: Box<Opened>, provider_id: Option<String> },
+    Opened {
+        headers: HeaderMap,
+        opened: Box<Opened>,
+        provider_id: Option<String>,
+    },
     Failed(Box<Failure>),
     /// The client left. The provider may be running it.
     Abandoned,
@@ -164,9 +171,7 @@ impl Attempt<'_> {
         out.insert(ACCEPT, HeaderValue::from_static(accept));
         crate::respond::insert(&mut out, HeaderName::from_static("x-client-request-id"), &self.correlation);
         let provider = &self.deployment.provider;
-        for (name, value) in
-            [("openai-organization", &provider.organization), ("openai-project", &provider.project)]
-        {
+        for (name, value) in [("openai-organization", &provider.organization), ("openai-project", &provider.project)] {
             if let Some(value) = value {
                 crate::respond::insert(&mut out, HeaderName::from_static(name), value);
             }
@@ -193,8 +198,11 @@ impl Attempt<'_> {
     }
 
     fn judge(&self, happening: &Happening<'_>) -> Judgement {
-        let rows =
-            if self.deployment.provider.bills_filtered_errors { ProviderRows::AzureOpenAi } else { ProviderRows::Plain };
+        let rows = if self.deployment.provider.bills_filtered_errors {
+            ProviderRows::AzureOpenAi
+        } else {
+            ProviderRows::Plain
+        };
         judge(self.prepared.arrival.dialect, rows, happening)
     }
 
@@ -292,7 +300,7 @@ impl Attempt<'_> {
             Some(error) => self.in_band(&error, parsed.usage().as_ref()),
             // A stream was asked for and something else came, or an object that answers nothing.
             None if self.prepared.request.facts().stream || parsed.facts().choices.is_empty() => self.garbage(),
-            None => AttemptEnd::Whole { headers: answer.headers, answer: parsed },
+            None => AttemptEnd::Whole { headers: answer.headers, answer: Box::new(parsed) },
         }
     }
 
@@ -445,7 +453,9 @@ fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<RetryAfter> {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_none_or(|value| value.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
+    headers
+        .get(CONTENT_TYPE)
+        .is_none_or(|value| value.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
 }
 
 /// A whole body, or `None` when it breaks off or is larger than `most` bytes.
@@ -472,4 +482,3 @@ async fn collect(mut body: AnswerBody, most: usize) -> Option<Bytes> {
 pub(crate) fn millis(ms: i64) -> std::time::Duration {
     std::time::Duration::from_millis(u64::try_from(ms).unwrap_or(0))
 }
-

@@ -177,8 +177,7 @@ impl Client {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             ticks
         });
-        let late =
-            LateBody { next: receiver, comments, comment: keep_alive(self.dialect), stage: Stage::Waiting };
+        let late = LateBody { next: receiver, comments, comment: keep_alive(self.dialect), stage: Stage::Waiting };
         let response = stream_response(headers, ClientBody::Late(Box::new(late)));
         if self.answer(response) {
             self.state = State::StatusSent(next);
@@ -207,8 +206,7 @@ impl Client {
                 let _ = answer.send(refusal.response(self.dialect, &self.request_id, headers));
             }
             State::StatusSent(next) => {
-                let broken =
-                    Break { reason: &refusal.code(), chunks_delivered: 0, request_id: &self.request_id };
+                let broken = Break { reason: &refusal.code(), chunks_delivered: 0, request_id: &self.request_id };
                 let event = stream_error_event(self.dialect, &refusal.client_error(), &broken);
                 let _ = next.send(Next::Broken(event));
             }

@@ -87,8 +87,7 @@ impl Execution<'_> {
         let total_ms = if is_stream { deadlines.stream_total_ms } else { deadlines.plain_total_ms };
         let deadline = self.prepared.arrival.started + millis(total_ms);
         let status_after = self.gateway.options.status_after.duration();
-        let status_at =
-            (is_stream && !status_after.is_zero()).then(|| self.prepared.arrival.started + status_after);
+        let status_at = (is_stream && !status_after.is_zero()).then(|| self.prepared.arrival.started + status_after);
         self.gateway.circuits.deposit(self.gateway.clock.now_ms());
 
         let mut trail = Trail::default();
@@ -333,12 +332,7 @@ impl Execution<'_> {
         }
     }
 
-    async fn deliver_stream(
-        &mut self,
-        marked: Marked,
-        deployment: &Arc<Deployment>,
-        stream: OpenedStream,
-    ) -> Ended {
+    async fn deliver_stream(&mut self, marked: Marked, deployment: &Arc<Deployment>, stream: OpenedStream) -> Ended {
         if let Some(provider_id) = stream.provider_id.clone() {
             self.correlate(marked.number, provider_id).await;
         }

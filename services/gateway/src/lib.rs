@@ -12,28 +12,28 @@
 
 pub mod lifecycle;
 
+mod attempt;
 mod authenticate;
 mod authorize;
 mod body;
 mod estimate;
-mod reserve;
 mod execute;
-mod route;
-mod attempt;
-mod relay;
 mod finalize;
+mod relay;
+mod reserve;
+mod route;
 
 mod respond;
 
 mod arrival;
-mod client;
-mod record;
-mod leases;
 mod circuits;
+mod client;
 mod credentials;
-mod models;
+mod leases;
 mod metrics;
+mod models;
 mod options;
+mod record;
 mod server;
 
 pub use authenticate::Pepper;

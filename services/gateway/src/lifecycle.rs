@@ -173,7 +173,8 @@ fn refuse_unheld(gateway: &Inner, prepared: &Prepared, client: &mut Client, refu
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let text = value.to_str().ok().map(str::trim).filter(|text| !text.is_empty() && text.len() <= MOST_IDEMPOTENCY_KEY_BYTES);
+    let text =
+        value.to_str().ok().map(str::trim).filter(|text| !text.is_empty() && text.len() <= MOST_IDEMPOTENCY_KEY_BYTES);
     match text {
         Some(text) => Ok(Some(text.to_owned())),
         None => Err(Refusal::BadIdempotencyKey),

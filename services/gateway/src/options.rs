@@ -1,11 +1,11 @@
 //! What an operator may set of the request path. Every bound says why it is there.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use weir_runtime::units::{ByteSize, HumanDuration};
 
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatewayOptions {
     /// The region that owns the reservations made here.

@@ -138,7 +138,11 @@ impl Record {
             append.durable().await.map_err(CloseError::Log)?;
         }
         failpoint::pass("finalize.before_store").await;
-        self.gateway.quota.execute_all(&self.identity.tenant, self.identity.id, &commands).await.map_err(CloseError::Store)?;
+        self.gateway
+            .quota
+            .execute_all(&self.identity.tenant, self.identity.id, &commands)
+            .await
+            .map_err(CloseError::Store)?;
         failpoint::pass("finalize.after_store").await;
         Ok(())
     }

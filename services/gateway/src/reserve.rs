@@ -25,7 +25,7 @@ pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hol
     let id = new_reservation_id(&*gateway.entropy, now_ms);
     let limits: Arc<[Limit]> =
         prepared.snapshot.limits_for(&prepared.key, &prepared.model.name).cloned().collect::<Vec<_>>().into();
-    let calendar = Calendar::new(prepared.key.tenant.zone.clone());
+    let calendar = Calendar::new(prepared.key.tenant.zone);
     let windows = calendar.at(now_ms);
     let created = Created {
         id,

@@ -30,35 +30,66 @@ const LONGEST_RETRY_MS: i64 = 120_000;
 pub(crate) enum Refusal {
     NoKey,
     UnknownKey,
-    ExpiredKey { prefix: String },
+    ExpiredKey {
+        prefix: String,
+    },
     RevokedKey,
-    ModelNotAllowed { model: String },
-    ToolDenied { tool: String },
-    UnknownModel { model: String },
+    ModelNotAllowed {
+        model: String,
+    },
+    ToolDenied {
+        tool: String,
+    },
+    UnknownModel {
+        model: String,
+    },
     NoSuchPath,
-    WrongMethod { allow: &'static str },
+    WrongMethod {
+        allow: &'static str,
+    },
     UnsupportedMediaType,
-    BodyTooLarge { limit_bytes: usize },
+    BodyTooLarge {
+        limit_bytes: usize,
+    },
     BodyTooSlow,
     BodyBroken,
     /// All request bodies together are at their bound.
     BodiesTooLarge,
     BadRequest(RequestError),
     /// No window could ever admit the hold.
-    ExceedsLimit { limit: Box<Limit>, needed: i64 },
-    LimitReached { limit: Box<Limit>, retry_after_ms: Option<i64> },
+    ExceedsLimit {
+        limit: Box<Limit>,
+        needed: i64,
+    },
+    LimitReached {
+        limit: Box<Limit>,
+        retry_after_ms: Option<i64>,
+    },
     BadIdempotencyKey,
-    KeyInUse { reservation: ReservationId },
-    KeyReused { reservation: ReservationId },
-    Unpriced { model: String },
-    NoEligible { reason: &'static str },
+    KeyInUse {
+        reservation: ReservationId,
+    },
+    KeyReused {
+        reservation: ReservationId,
+    },
+    Unpriced {
+        model: String,
+    },
+    NoEligible {
+        reason: &'static str,
+    },
     QuotaUnavailable,
     LogUnavailable,
     Stopping,
     /// The tenant's limits could not cover another possible execution.
     NotCovered,
     /// The provider's answer is the client's answer.
-    Relayed { status: u16, error: Box<ClientError>, retry_after: Option<RetryAfter>, may_have_cost: bool },
+    Relayed {
+        status: u16,
+        error: Box<ClientError>,
+        retry_after: Option<RetryAfter>,
+        may_have_cost: bool,
+    },
     Internal,
 }
 
@@ -125,11 +156,10 @@ impl Refusal {
             )
             .never_retry(),
             Self::ExpiredKey { prefix } => {
-                row(401, AUTHENTICATION, "expired_api_key", format!("The API key `{prefix}…` has expired.")).never_retry()
+                row(401, AUTHENTICATION, "expired_api_key", format!("The API key `{prefix}…` has expired."))
+                    .never_retry()
             }
-            Self::RevokedKey => {
-                row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked.").never_retry()
-            }
+            Self::RevokedKey => row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked.").never_retry(),
             Self::ModelNotAllowed { model } => row(
                 403,
                 PERMISSION,

@@ -23,9 +23,8 @@ pub(crate) fn route(
         capabilities: prepared.request.facts().needs,
         admitted_ms: prepared.arrival.received_ms,
     };
-    let filtered = eligible(&prepared.model, demand, &prepared.snapshot.prices, tried, |id| {
-        gateway.circuits.is_open(id, now_ms)
-    });
+    let filtered =
+        eligible(&prepared.model, demand, &prepared.snapshot.prices, tried, |id| gateway.circuits.is_open(id, now_ms));
     let reason = filtered.reason();
     // A deployment without an estimate has no rate for what this request may use: it is skipped, not used for free.
     let priced = filtered.eligible.into_iter().filter(|e| estimate.of(&e.deployment().id).is_some()).collect();

@@ -98,7 +98,8 @@ impl Upstream {
         // The builder pins its own ALPN list and refuses a configuration that brings one.
         let mut tls = ClientConfig::clone(tls);
         tls.alpn_protocols.clear();
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(options.idle_timeout)

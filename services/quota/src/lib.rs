@@ -11,6 +11,5 @@
 mod contract;
 mod memory;
 
-
 pub use contract::{QuotaError, QuotaStore, TenantReading};
 pub use memory::MemoryQuota;

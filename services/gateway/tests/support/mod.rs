@@ -1,0 +1,324 @@
+//! A gateway in this process, before a scripted provider, over real sockets: real log, real quota store, no catalog.
+
+#![allow(dead_code, reason = "every test file uses its own part of the harness")]
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tempfile::TempDir;
+
+use weir_domain::calendar::Zone;
+use weir_domain::ids::{DeploymentId, KeyId, ModelName, PriceVersion, ProviderId, ReservationId, TenantId};
+use weir_domain::policy::{Allowed, Key, Snapshot, Tenant, TenantSecret};
+use weir_domain::price::{PriceBook, PriceEntry};
+use weir_domain::quota::{BookOptions, Limit};
+use weir_domain::reconcile::CeilingPolicy;
+use weir_domain::registry::{
+    CapField, Capabilities, Deadlines, Deployment, LogicalModel, OnAbandon, Provider, ProviderDialect,
+};
+use weir_domain::reservation::{Event, Reservation};
+use weir_gateway::{Gateway, GatewayOptions, GatewayParts, Pepper};
+use weir_providers::{Upstream, UpstreamOptions};
+use weir_quota::{MemoryQuota, QuotaStore};
+use weir_runtime::clock::SystemClock;
+use weir_runtime::entropy::OsEntropy;
+use weir_runtime::health::Health;
+use weir_runtime::listener::{ListenerOptions, bind, serve};
+use weir_runtime::metrics::Metrics;
+use weir_runtime::tasks::Tasks;
+use weir_runtime::tls;
+use weir_schemas::reservation_event::ReservationEvent;
+use weir_streams::segment::{SegmentLog, SegmentOptions};
+use weir_streams::{EventLog, Limits, Position, Topic, Visibility};
+use weir_stub::script::{Script, Scripts};
+use weir_stub::{Stub, StubOptions};
+
+pub const KEY: &str = "weir_live_test-key";
+pub const PEPPER: &[u8] = b"pepper of the tests";
+/// How long a test waits for something that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a test wants to be different.
+pub struct Setup {
+    pub limits: Vec<Limit>,
+    /// Scripts of the deployments in order of their tiers; each gets a provider of its own.
+    pub tiers: Vec<Script>,
+    pub deadlines: Deadlines,
+    pub options: GatewayOptions,
+    pub adapt: fn(&mut Deployment),
+    pub denied_tools: Vec<String>,
+    pub default_output_tokens: Option<i64>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            limits: Vec::new(),
+            tiers: vec![Script::default()],
+            deadlines: Deadlines { connect_ms: 2_000, ..Deadlines::default() },
+            options: GatewayOptions::default(),
+            adapt: |_| {},
+            denied_tools: Vec::new(),
+            default_output_tokens: Some(100),
+        }
+    }
+}
+
+pub struct House {
+    pub stubs: Vec<Stub>,
+    pub gateway: SocketAddr,
+    pub quota: Arc<MemoryQuota>,
+    pub log: Arc<SegmentLog>,
+    pub tasks: Tasks,
+    pub health: Health,
+    client: Client<HttpConnector, Full<Bytes>>,
+    _folder: TempDir,
+}
+
+/// A response, read to its end.
+#[derive(Debug)]
+pub struct Read {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Read {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+
+    /// The `data:` values of an event stream.
+    pub fn events(&self) -> Vec<String> {
+        self.text().split("\n\n").filter_map(|event| event.strip_prefix("data: ").map(str::to_owned)).collect()
+    }
+
+    /// The text that a client would show.
+    pub fn content(&self) -> String {
+        let delta = |event: &String| {
+            let value: serde_json::Value = serde_json::from_str(event).ok()?;
+            value["choices"][0]["delta"]["content"].as_str().map(str::to_owned)
+        };
+        self.events().iter().filter_map(delta).collect()
+    }
+}
+
+pub fn tenant() -> TenantId {
+    TenantId::from("tn_test")
+}
+
+pub fn key_id() -> KeyId {
+    KeyId::from("key_test")
+}
+
+pub const MODEL: &str = "fast";
+
+/// Input 10, output 30 dollars per million; nothing else.
+fn prices() -> Arc<PriceBook> {
+    let toml = r#"
+        name = "test"
+        [[terms]]
+        rates = { "in.uncached" = "10", "out.visible" = "30" }
+    "#;
+    let entry: PriceEntry = toml::from_str(toml).unwrap();
+    Arc::new(PriceBook::new(&[entry], |_| PriceVersion::from("pv_test")).unwrap())
+}
+
+fn deployment(number: usize, url: &str, adapt: fn(&mut Deployment)) -> Arc<Deployment> {
+    let provider = Arc::new(Provider {
+        id: ProviderId::from(format!("provider-{number}").as_str()),
+        dialect: ProviderDialect::OpenaiChat,
+        base_url: format!("{url}/v1"),
+        credential: None,
+        organization: None,
+        project: None,
+        on_abandon: OnAbandon::Close,
+        bills_filtered_errors: false,
+    });
+    let mut deployment = Deployment {
+        id: DeploymentId::from(format!("deployment-{number}").as_str()),
+        provider,
+        upstream_model: format!("vendor/model-{number}"),
+        region: "eu".to_owned(),
+        capabilities: Capabilities::all(),
+        max_output_tokens: 1_000,
+        price: "test".to_owned(),
+        cap_field: CapField::MaxCompletionTokens,
+        accepts_stream_options: true,
+        accepts_developer_role: true,
+        tokens_per_kilobyte: 1_000,
+        tokens_per_image: 1_000,
+    };
+    adapt(&mut deployment);
+    Arc::new(deployment)
+}
+
+fn snapshot(setup: &Setup, deployments: Vec<Arc<Deployment>>, pepper: &Pepper) -> Snapshot {
+    let tenant = Arc::new(Tenant {
+        id: tenant(),
+        name: "test".to_owned(),
+        zone: Zone::UTC,
+        limits: setup.limits.clone(),
+        models: Allowed::Everything,
+        regions: Allowed::Everything,
+        providers: Allowed::Everything,
+        denied_tools: setup.denied_tools.iter().cloned().collect::<HashSet<_>>(),
+        adjust_on_mismatch: false,
+        on_ceiling: CeilingPolicy::Person,
+        secret: TenantSecret([7; 32]),
+    });
+    let hash = pepper.hash(KEY);
+    let key = Arc::new(Key {
+        id: key_id(),
+        hash,
+        prefix: "weir_live_te".to_owned(),
+        tenant: Arc::clone(&tenant),
+        team: None,
+        models: Allowed::Everything,
+        limits: Vec::new(),
+        expires_at_ms: None,
+        labels: vec![("cost_center".to_owned(), "42".to_owned())],
+    });
+    let model = Arc::new(LogicalModel {
+        name: ModelName::from(MODEL),
+        tiers: deployments.iter().map(|deployment| vec![Arc::clone(deployment)]).collect(),
+        default_output_tokens: setup.default_output_tokens,
+        max_attempts: 3,
+        deadlines: setup.deadlines,
+    });
+    Snapshot {
+        version: 1,
+        tenants: HashMap::from([(tenant.id.clone(), tenant)]),
+        keys: HashMap::from([(hash, key)]),
+        models: HashMap::from([(model.name.clone(), model)]),
+        providers: deployments.iter().map(|d| (d.provider.id.clone(), Arc::clone(&d.provider))).collect(),
+        deployments: deployments.into_iter().map(|d| (d.id.clone(), d)).collect(),
+        prices: prices(),
+    }
+}
+
+impl House {
+    pub async fn of(script: Script) -> Self {
+        Self::build(Setup { tiers: vec![script], ..Setup::default() }).await
+    }
+
+    pub async fn build(setup: Setup) -> Self {
+        tls::install_provider();
+        let stubs: Vec<Stub> = setup
+            .tiers
+            .iter()
+            .enumerate()
+            .map(|(number, script)| {
+                let scripts = Scripts { default: script.clone(), scripts: HashMap::new() };
+                let id_prefix = format!("stub{number}-");
+                Stub::start(StubOptions { scripts, id_prefix, ..StubOptions::default() }).unwrap()
+            })
+            .collect();
+        let deployments = stubs.iter().enumerate().map(|(n, stub)| deployment(n, &stub.url(), setup.adapt)).collect();
+        let pepper = Pepper::new(PEPPER).unwrap();
+        let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(&setup, deployments, &pepper)));
+        let folder = tempfile::tempdir().unwrap();
+        let log = Arc::new(SegmentLog::open(SegmentOptions::new(folder.path())).unwrap());
+        let quota = Arc::new(MemoryQuota::new(SystemClock::shared(), BookOptions::default()));
+        quota.open(HashMap::new(), 60_000);
+        let (tasks, health) = (Tasks::new(), Health::new());
+        let gateway = Gateway::new(GatewayParts {
+            options: setup.options,
+            owner: Arc::from("test-gateway"),
+            clock: SystemClock::shared(),
+            entropy: OsEntropy::shared(),
+            tasks: tasks.clone(),
+            health: health.clone(),
+            metrics: Metrics::new(),
+            snapshot,
+            pepper,
+            quota: Arc::clone(&quota) as Arc<dyn QuotaStore>,
+            log: Arc::clone(&log) as Arc<dyn EventLog>,
+            upstream: Upstream::new(&tls::client_config(None).unwrap(), UpstreamOptions::default()),
+        });
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let address = listener.local_addr().unwrap();
+        let _leases = gateway.start();
+        let _listener = serve(listener, None, ListenerOptions::default(), gateway, &tasks);
+        let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
+        Self { stubs, gateway: address, quota, log, tasks, health, client, _folder: folder }
+    }
+
+    pub fn request(&self, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+        Request::post(format!("http://{}/v1/chat/completions", self.gateway))
+            .header("authorization", format!("Bearer {KEY}"))
+            .header("content-type", "application/json")
+            .body(Full::new(body.into()))
+            .unwrap()
+    }
+
+    pub async fn open(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {
+        self.client.request(request).await.unwrap()
+    }
+
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Read {
+        let (head, body) = self.open(request).await.into_parts();
+        Read { status: head.status, headers: head.headers, body: body.collect().await.unwrap().to_bytes() }
+    }
+
+    pub async fn post(&self, body: impl Into<Bytes>) -> Read {
+        self.send(self.request(body)).await
+    }
+
+    /// Every event of the log, in order.
+    pub async fn events(&self) -> Vec<(ReservationId, Event)> {
+        let at = Position { topic: Topic::Reservations, partition: 0, offset: 0 };
+        let limits = Limits { records: 100_000, bytes: 64 << 20 };
+        let records = self.log.read(at, limits, Visibility::Durable).await.unwrap();
+        let decode = |value: &Bytes| ReservationEvent::decode(value).unwrap().into_parts();
+        records.iter().map(|record| decode(&record.value)).map(|(header, event)| (header.reservation, event)).collect()
+    }
+
+    /// The kinds of the events of the log, in order.
+    pub async fn kinds(&self) -> Vec<&'static str> {
+        self.events()
+            .await
+            .iter()
+            .filter_map(|(_, event)| event.kind())
+            .map(weir_domain::reservation::EventKind::as_str)
+            .collect()
+    }
+
+    /// Waits until no reservation is open, and returns the one of `id`.
+    pub async fn settled(&self, id: ReservationId) -> Reservation {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let found = self.quota.find(&tenant(), id).await.unwrap();
+            if let Some(reservation) = found.filter(|reservation| reservation.closed) {
+                return reservation;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "reservation {id} was not closed in time");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The reservation that a response names.
+    pub async fn reservation_of(&self, read: &Read) -> Reservation {
+        let id = read.headers.get("x-weir-reservation").unwrap().to_str().unwrap();
+        self.settled(id.parse().unwrap()).await
+    }
+}
+
+/// A minimal request body.
+pub fn body(stream: bool) -> String {
+    format!(r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":"hi"}}],"stream":{stream}}}"#)
+}
