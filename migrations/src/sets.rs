@@ -17,9 +17,9 @@ macro_rules! migrations {
     };
 }
 
-const CONTROL: &[Migration] = migrations![];
+const CONTROL: &[Migration] = migrations!["control/0001_control.sql"];
 
-const LEDGER: &[Migration] = migrations![];
+const LEDGER: &[Migration] = migrations!["ledger/0001_ledger.sql"];
 
 /// One database's schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,0 +1,1 @@
+//! Catalogs that are wrong, each with the exact message.

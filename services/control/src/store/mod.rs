@@ -1,0 +1,57 @@
+//! Where the state of the control plane lives.
+//!
+//! The port is a read of everything and a conditional write: whatever plans a change does so on a value, and a backend
+//! only has to compare a revision. Both are what one SQLite file and one partition of a wide-column store can do alike.
+
+mod sqlite;
+
+use std::fmt::Debug;
+
+use thiserror::Error;
+
+use weir_domain::ids::PriceVersion;
+use weir_domain::price::PriceEntry;
+use weir_migrations::MigrationError;
+
+use crate::state::{Change, Publication, State};
+
+pub use sqlite::SqliteControlStore;
+
+/// Why the store did not do it. Nothing is ever half written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Somebody else wrote since the state was read: read again and plan again.
+    #[error("the control store was changed meanwhile")]
+    Conflict,
+    #[error("the control store was made with another {what}; restore the secret that it was made with")]
+    WrongSecret { what: &'static str },
+    /// A row that this version cannot read: the file was edited by hand, or is damaged.
+    #[error("the control store has a {what} that cannot be read: {reason}")]
+    Unreadable { what: &'static str, reason: String },
+    #[error("the schema of the control store could not be brought up to date")]
+    Migration(#[from] MigrationError),
+    #[error("the control store failed")]
+    Backend(#[from] rusqlite::Error),
+}
+
+/// A control store.
+///
+/// A backend MUST
+/// - return from [`read`](Self::read) one consistent state;
+/// - apply the changes of one [`write`](Self::write) all or none, durably, and only if nothing was written since
+///   `revision`;
+/// - keep every published price book and applied catalog for good, under its content's name.
+///
+/// It MUST NOT hold a secret in plain text, or change anything that the changes do not name.
+pub trait ControlStore: Debug + Send + Sync {
+    fn read(&self) -> Result<State, StoreError>;
+
+    /// Returns the new revision.
+    fn write(&self, revision: u64, changes: &[Change]) -> Result<u64, StoreError>;
+
+    /// The prices that were published under `version`, at whatever time.
+    fn prices(&self, version: &PriceVersion) -> Result<Option<Vec<PriceEntry>>, StoreError>;
+
+    /// The newest publications, newest first, at most `most`.
+    fn publications(&self, most: usize) -> Result<Vec<Publication>, StoreError>;
+}
