@@ -1,5 +1,9 @@
 //! Routing: filter, then order. Only the filter makes an [`Eligible`], so scoring first does not compile (I5).
 
+#[cfg(test)]
+#[path = "routing_tests.rs"]
+mod tests;
+
 use std::sync::Arc;
 
 use crate::ids::DeploymentId;
