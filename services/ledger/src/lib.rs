@@ -1,1 +1,30 @@
-//! weir-ledger
+//! The ledger: what every reservation was charged, as lines that are only ever added.
+//!
+//! **Owns** the [`LedgerStore`] contract with its backends, the builder that fills it from the log, checkpoints, exports
+//! and the replay that proves it. What a line says is decided in `weir_domain::ledger`; here it is stored, told and
+//! compared. **Must not know** HTTP, providers, policies, or how a reservation is admitted and ended.
+//!
+//! **Start** with [`contract`], the promise of a store; then [`builder`], whose one delivery is the whole way from event
+//! to line; then [`start`], which is the same way after a restart.
+//!
+//! **Promises kept here**: I8 (lines are append-only and unique on reservation, attempt and sequence), I12 (they sum to
+//! the counters), I13 (the same log gives the same lines, from its first segment or from a verified checkpoint), and for
+//! I9 the view that says *not yet known* where absence proves nothing.
+
+pub mod contract;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+pub mod sqlite;
+
+pub mod projection;
+pub mod builder;
+mod outgoing;
+
+pub mod checkpoint;
+pub mod start;
+
+pub use builder::{CONSUMER, LedgerBuilder, subscription};
+pub use checkpoint::CheckpointOptions;
+pub use contract::{LedgerError, LedgerStore};
+pub use sqlite::SqliteLedger;
+pub use start::{Folded, Started, start};

@@ -53,3 +53,11 @@ impl Fold {
         fold
     }
 }
+
+impl FoldImage {
+    /// What the fold was made with; under other options the same log gives another fold.
+    #[must_use]
+    pub const fn options(&self) -> BookOptions {
+        self.options
+    }
+}

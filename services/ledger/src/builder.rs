@@ -1,0 +1,205 @@
+//! The builder: the consumer that turns reservation events into the ledger.
+//!
+//! One delivery is: fold its records; post lines and rows in one transaction; append what follows from them to the other
+//! topics and wait until it is durable; then the loop stores the position. A crash anywhere between repeats the delivery
+//! from the last position, and the repetition finds the same lines, says the same entries again and loses nothing: the
+//! lines are a function of the log, so there is no order in which two tries could disagree.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use weir_domain::ids::TenantId;
+use weir_domain::ledger::LineKey;
+use weir_domain::quota::Book;
+use weir_runtime::clock::SharedClock;
+use weir_streams::consumer::{Applied, Delivery, Effect, EffectError, Subscription};
+use weir_streams::{Append, AppendError, Batch, EventLog, Topic};
+
+use crate::checkpoint::{CheckpointOptions, Snapshot};
+use crate::contract::{LedgerError, LedgerStore};
+use crate::outgoing::{self, OutgoingError};
+use crate::projection::{AbsorbError, Projection};
+use crate::start::Folded;
+
+/// Under this name the builder's positions and parked keys are stored.
+pub const CONSUMER: &str = "ledger";
+
+/// The builder's subscription to one partition of the reservations' topic.
+#[must_use]
+pub fn subscription(partition: u32) -> Subscription {
+    Subscription { consumer: Arc::from(CONSUMER), topic: Topic::Reservations, partition }
+}
+
+/// The effect of the ledger's consumer. One for all partitions that a process follows.
+#[derive(Debug)]
+pub struct LedgerBuilder {
+    log: Arc<dyn EventLog>,
+    store: Arc<dyn LedgerStore>,
+    clock: SharedClock,
+    options: CheckpointOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    projection: Projection,
+    /// The first record not applied yet, by partition.
+    applied: BTreeMap<u32, u64>,
+    /// Stored and not yet durable on its own topic.
+    outgoing: Vec<Batch>,
+    since_checkpoint: u64,
+    checkpoint_at_ms: i64,
+}
+
+/// Why a checkpoint was not taken. The ledger goes on without.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("the fold is ahead of what is stored: a delivery waits to be repeated")]
+    Unsettled,
+    #[error("the fold cannot be written down")]
+    Flaw(#[from] crate::checkpoint::CheckpointFlaw),
+    #[error("the checkpoint was not stored")]
+    Store(#[from] LedgerError),
+    #[error("the thread that wrote it down was lost")]
+    Lost,
+}
+
+impl LedgerBuilder {
+    /// A builder that goes on where `folded` stands.
+    #[must_use]
+    pub fn new(
+        folded: Folded,
+        log: Arc<dyn EventLog>,
+        store: Arc<dyn LedgerStore>,
+        clock: SharedClock,
+        options: CheckpointOptions,
+    ) -> Self {
+        let checkpoint_at_ms = clock.now_ms();
+        let state = State {
+            projection: folded.projection,
+            applied: folded.positions,
+            outgoing: Vec::new(),
+            since_checkpoint: folded.replayed_events,
+            checkpoint_at_ms,
+        };
+        Self { log, store, clock, options, state: Mutex::new(state) }
+    }
+
+    /// Takes a checkpoint now: at a clean stop, after the consumer's loop has ended.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; a start without it only takes longer.
+    pub async fn checkpoint(&self) -> Result<(), CheckpointError> {
+        let mut state = self.state.lock().await;
+        self.take_checkpoint(&mut state).await
+    }
+
+    async fn take_checkpoint(&self, state: &mut State) -> Result<(), CheckpointError> {
+        if state.projection.has_pending() || !state.outgoing.is_empty() {
+            return Err(CheckpointError::Unsettled);
+        }
+        let now_ms = self.clock.now_ms();
+        let positions = state.applied.iter().map(|(partition, offset)| (*partition, *offset)).collect();
+        let snapshot = Snapshot::of(&state.projection, positions, now_ms);
+        // Sealing is a second of work at a million reservations: not on a thread that serves requests.
+        let sealed = tokio::task::spawn_blocking(move || snapshot.seal()).await.map_err(|_| CheckpointError::Lost)??;
+        self.store.save_checkpoint(sealed, self.options.keep).await?;
+        state.since_checkpoint = 0;
+        state.checkpoint_at_ms = now_ms;
+        Ok(())
+    }
+
+    /// A checkpoint is taken between deliveries, when the position of the last one is stored: a checkpoint ahead of the
+    /// position would leave out what is delivered again.
+    async fn checkpoint_if_due(&self, state: &mut State, delivery: &Delivery<'_>) {
+        let age_ms = self.clock.now_ms().saturating_sub(state.checkpoint_at_ms);
+        let is_due = state.since_checkpoint >= self.options.every_events
+            || (state.since_checkpoint > 0 && age_ms >= self.options.every_ms);
+        let first = delivery.records.first().map(|record| record.offset);
+        let applied = state.applied.get(&delivery.subscription.partition).copied();
+        let goes_on = delivery.position.is_some() && first >= applied;
+        if !is_due || !goes_on {
+            return;
+        }
+        if let Err(error) = self.take_checkpoint(state).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "checkpoint not taken");
+        }
+    }
+
+    async fn absorb_all(&self, state: &mut State, delivery: &Delivery<'_>) -> Result<(), EffectError> {
+        for record in delivery.records {
+            let absorbed = state.projection.absorb(&*self.store, record).await;
+            absorbed.map_err(|error| match error {
+                AbsorbError::Poison(reason) => EffectError::Poison { offset: record.offset, reason },
+                AbsorbError::Store(error) => retry(&error),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Stores what is pending, then says it. What cannot be done now stays for the next try.
+    async fn flush(&self, state: &mut State) -> Result<(), EffectError> {
+        if state.projection.has_pending() {
+            let changes = state.projection.changes();
+            match self.store.post(Arc::clone(&changes)).await {
+                Ok(_) => {}
+                Err(LedgerError::Conflict { key, field }) => return Err(conflict(state, key, field)),
+                Err(error) => return Err(retry(&error)),
+            }
+            let batches = outgoing::batches(&*self.store, &changes, &state.projection).await;
+            // An entry that cannot be written would be one that the ledger has and finance never sees: better to stand
+            // still, visibly. The event was read from a frame of the same bound, so it does not happen.
+            let batches = batches.map_err(|error: OutgoingError| retry(&error))?;
+            state.outgoing.extend(batches);
+            state.projection.stored();
+        }
+        self.publish(state).await
+    }
+
+    async fn publish(&self, state: &mut State) -> Result<(), EffectError> {
+        let appends: Vec<Append> = state.outgoing.iter().map(|batch| self.log.append(batch.clone())).collect();
+        for append in appends {
+            append.durable().await.map_err(|error: AppendError| retry(&error))?;
+        }
+        state.outgoing.clear();
+        Ok(())
+    }
+
+    /// A copy of a tenant's counters as the ledger has come to them.
+    pub async fn book(&self, tenant: &TenantId) -> Option<Book> {
+        self.state.lock().await.projection.fold().book(tenant).cloned()
+    }
+}
+
+#[async_trait]
+impl Effect for LedgerBuilder {
+    async fn apply(&self, delivery: Delivery<'_>) -> Result<Applied, EffectError> {
+        let mut state = self.state.lock().await;
+        let state = &mut *state;
+        self.checkpoint_if_due(state, &delivery).await;
+        self.absorb_all(state, &delivery).await?;
+        self.flush(state).await?;
+        state.since_checkpoint += delivery.records.len() as u64;
+        if let Some(position) = delivery.position {
+            state.applied.insert(delivery.subscription.partition, position);
+        }
+        Ok(Applied::Effect)
+    }
+}
+
+/// The stored line and the log disagree. The reservation is parked for a person; the others go on.
+fn conflict(state: &mut State, key: LineKey, field: &'static str) -> EffectError {
+    let error = LedgerError::Conflict { key, field };
+    let source = state.projection.drop_pending(key.reservation);
+    match source.and_then(|source| u64::try_from(source.offset).ok()) {
+        Some(offset) => EffectError::Poison { offset, reason: error.to_string() },
+        None => retry(&error),
+    }
+}
+
+fn retry(error: &dyn std::error::Error) -> EffectError {
+    EffectError::Retry { reason: error.to_string() }
+}

@@ -1,0 +1,106 @@
+//! Checkpoints: the fold at a position, so that a start reads the tail of the log and not all of it (design section 9).
+//!
+//! An image is everything: counters, open and retained reservations, the sliding minute, idempotency records, applied
+//! positions. It is trusted only when its digest, its format and its options fit; otherwise the one before it serves,
+//! and at last the log itself, from its first segment. A checkpoint is never needed, only fast.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use weir_domain::fold::{Fold, FoldImage};
+use weir_domain::quota::BookOptions;
+
+use crate::contract::StoredCheckpoint;
+use crate::projection::Projection;
+
+/// The number of the bytes' meaning. A change of any type in [`FoldImage`] is a new number: older images are then
+/// passed over. A test holds the number and the types together.
+pub const FORMAT: u32 = 1;
+
+/// When checkpoints are taken, and how many stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckpointOptions {
+    /// Events after which a new one is due: at 200,000 a second, a start then folds for a second.
+    pub every_events: u64,
+    /// Time after which a new one is due if anything came, ms.
+    pub every_ms: i64,
+    /// How many stay; more than one, because the newest may turn out to be damaged.
+    pub keep: usize,
+}
+
+impl Default for CheckpointOptions {
+    fn default() -> Self {
+        Self { every_events: 200_000, every_ms: 5 * 60 * 1000, keep: 3 }
+    }
+}
+
+/// Why a stored checkpoint is not used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CheckpointFlaw {
+    #[error("it has format {found}, this program reads {FORMAT}")]
+    Format { found: u32 },
+    #[error("its digest does not fit its bytes")]
+    Digest,
+    #[error("its image cannot be read: {0}")]
+    Image(String),
+    #[error("it was taken with other options of the book")]
+    Options,
+    #[error("it is ahead of the ledger's position, or behind what the log still has")]
+    Position,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Image {
+    latest_ms: i64,
+    fold: FoldImage,
+}
+
+/// A copy of the fold that can be written down later, on another thread.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    image: Image,
+    positions: Vec<(u32, u64)>,
+    taken_at_ms: i64,
+}
+
+impl Snapshot {
+    pub fn of(projection: &Projection, positions: Vec<(u32, u64)>, taken_at_ms: i64) -> Self {
+        let image = Image { latest_ms: projection.latest_ms(), fold: projection.fold().image() };
+        Self { image, positions, taken_at_ms }
+    }
+
+    pub fn seal(self) -> Result<StoredCheckpoint, CheckpointFlaw> {
+        let image = postcard::to_stdvec(&self.image).map_err(|error| CheckpointFlaw::Image(error.to_string()))?;
+        let sha256 = digest(FORMAT, &self.positions, &image);
+        let Self { positions, taken_at_ms, .. } = self;
+        Ok(StoredCheckpoint { taken_at_ms, positions, format: FORMAT, sha256, image })
+    }
+}
+
+/// The projection that `stored` describes, if it can be trusted.
+pub(crate) fn open(stored: &StoredCheckpoint, options: BookOptions) -> Result<Projection, CheckpointFlaw> {
+    if stored.format != FORMAT {
+        return Err(CheckpointFlaw::Format { found: stored.format });
+    }
+    if digest(stored.format, &stored.positions, &stored.image) != stored.sha256 {
+        return Err(CheckpointFlaw::Digest);
+    }
+    let image: Image =
+        postcard::from_bytes(&stored.image).map_err(|error| CheckpointFlaw::Image(error.to_string()))?;
+    if image.fold.options() != options {
+        return Err(CheckpointFlaw::Options);
+    }
+    Ok(Projection::new(Fold::from_image(image.fold), image.latest_ms))
+}
+
+fn digest(format: u32, positions: &[(u32, u64)], image: &[u8]) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(format.to_be_bytes());
+    for (partition, offset) in positions {
+        hash.update(partition.to_be_bytes());
+        hash.update(offset.to_be_bytes());
+    }
+    hash.update(image);
+    hash.finalize().into()
+}
