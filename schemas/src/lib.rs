@@ -33,3 +33,6 @@ pub mod released;
 pub use datum::DatumError;
 pub use frame::{DecodeError, EncodeError, FieldError, FieldProblem, MAX_FRAME_BYTES};
 pub use record::Record;
+
+#[cfg(test)]
+mod tests;
