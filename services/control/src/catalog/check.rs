@@ -1,8 +1,8 @@
 //! What the tables of a catalog must mean together: names that exist, are unique and are priced, and limits that can be
 //! counted.
 //!
-//! Nothing stops at the first mistake. A table that could not be read still counts as named where its name is known to
-//! nobody, so a reference to it may be reported as well: better one message too many than a second round.
+//! Nothing stops at the first mistake, and a table that could not be read still lends its name to those that refer to
+//! it, so that one mistake is one message.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use weir_domain::usage::Meter;
 use super::Surroundings;
 use super::entries::{Catalog, DeploymentEntry, LimitEntry, LimitMax, ProviderEntry};
 use super::links::{Names, check_links};
-use super::parse::{Located, Tables};
+use super::parse::{Located, Tables, explain};
 use super::problem::{CatalogProblem, CatalogProblems};
 
 /// Names go into logs, metrics' labels and headers.
@@ -85,7 +85,11 @@ impl Checker<'_> {
         self.unique(&tables.keys, "key", "hash", |entry| entry.hash);
         let keys = file_keys.into_iter().chain(surroundings.admin_keys.iter().cloned()).collect();
         let regions = tables.deployments.iter().map(|located| located.entry.region.clone()).collect();
-        Names { providers, deployments, models, tenants, teams, keys, regions }
+        let mut names = Names { providers, deployments, models, tenants, teams, keys, regions };
+        for (kind, tenant, name) in &tables.unread {
+            names.add_unread(kind, tenant, name);
+        }
+        names
     }
 
     fn unique<T, N: Named>(
@@ -379,7 +383,7 @@ pub(crate) fn limit_max(entry: &LimitEntry) -> Result<i64, (String, String)> {
     let is_money = matches!(entry.kind.0, Measure::Calendar { unit: Unit::Usd, .. });
     let max = match (&entry.max, is_money) {
         (LimitMax::Money(text), true) => {
-            text.parse::<NanoUsd>().map(NanoUsd::nanos).map_err(|error| (error.to_string(), String::new()))?
+            text.parse::<NanoUsd>().map(NanoUsd::nanos).map_err(|error| explain("limit", &error.to_string()))?
         }
         (LimitMax::Count(count), false) => *count,
         (LimitMax::Count(count), true) => {

@@ -10,6 +10,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use weir_domain::price::PriceEntry;
+use weir_domain::usage::Meter;
 
 use super::entries::{DeploymentEntry, KeyEntry, LimitEntry, ModelEntry, ProviderEntry, TeamEntry, TenantEntry};
 use super::problem::{CatalogProblem, Lines, Position};
@@ -43,13 +44,15 @@ pub(super) struct Tables {
     pub limits: Vec<Located<LimitEntry>>,
     pub keys: Vec<Located<KeyEntry>>,
     pub prices: Vec<Located<PriceEntry>>,
+    /// Kind, tenant and name of the tables that could not be read: a reference to one is not a second mistake.
+    pub unread: Vec<(String, String, String)>,
 }
 
 const KINDS: &str = "[[provider]], [[deployment]], [[model]], [[tenant]], [[team]], [[limit]], [[key]] or [[price]]";
 
 /// Reads `text`. What could not be read is in the problems, the rest in the tables.
 pub(super) fn parse(file: &str, text: &str) -> (Tables, Vec<CatalogProblem>) {
-    let mut parser = Parser { file, lines: Lines::new(text), problems: Vec::new() };
+    let mut parser = Parser { file, lines: Lines::new(text), problems: Vec::new(), unread: Vec::new() };
     let mut tables = Tables::default();
     let (root, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -74,6 +77,7 @@ pub(super) fn parse(file: &str, text: &str) -> (Tables, Vec<CatalogProblem>) {
             }
         }
     }
+    tables.unread = parser.unread;
     (tables, parser.problems)
 }
 
@@ -81,6 +85,7 @@ struct Parser<'a> {
     file: &'a str,
     lines: Lines<'a>,
     problems: Vec<CatalogProblem>,
+    unread: Vec<(String, String, String)>,
 }
 
 impl Parser<'_> {
@@ -102,9 +107,13 @@ impl Parser<'_> {
     }
 
     fn entry<T: DeserializeOwned>(&mut self, kind: &str, item: Spanned<DeValue<'_>>) -> Option<Located<T>> {
-        let header = self.lines.position(item.span().start);
         let start = item.span().start;
+        let header = self.lines.position(start);
         let fields = item.get_ref().as_table().map(|table| self.places(table)).unwrap_or_default();
+        let text =
+            |field: &str| item.get_ref().get(field).and_then(|value| value.get_ref().as_str()).map(str::to_owned);
+        let name = text("id").or_else(|| text("name"));
+        let identity = (kind.to_owned(), text("tenant").unwrap_or_default(), name.unwrap_or_default());
         let error = match serde_path_to_error::deserialize(ValueDeserializer::from(item)) {
             Ok(entry) => return Some(Located { entry, header, fields }),
             Err(error) => error,
@@ -113,6 +122,7 @@ impl Parser<'_> {
         let field = if path == "." { kind.to_owned() } else { format!("{kind}.{path}") };
         let error = error.into_inner();
         let (problem, fix) = explain(kind, error.message());
+        self.unread.push(identity);
         self.report(error.span().map_or(start, |span| span.start), &field, &problem, &fix);
         None
     }
@@ -132,18 +142,24 @@ impl Parser<'_> {
     }
 }
 
-/// Splits what serde says into what is wrong and what to write.
-fn explain(kind: &str, message: &str) -> (String, String) {
-    if let Some((unknown, expected)) = message.split_once(", expected ")
-        && unknown.starts_with("unknown ")
-    {
-        return (unknown.to_owned(), format!("write {expected}"));
+/// Splits what serde and the types' parsers say into what is wrong and what to write.
+pub(super) fn explain(kind: &str, message: &str) -> (String, String) {
+    if let Some((wrong, expected)) = message.split_once(", expected ") {
+        let in_quotes = if expected == "a string" { ", in quotes" } else { "" };
+        return (wrong.to_owned(), format!("write {expected}{in_quotes}"));
     }
     if let Some(field) = message.strip_prefix("missing field ") {
         return (message.to_owned(), format!("add {field} to this [[{kind}]]"));
     }
-    match message.split_once("; ") {
-        Some((problem, fix)) => (problem.to_owned(), fix.to_owned()),
-        None => (message.to_owned(), String::new()),
+    if message.starts_with("unknown meter ") {
+        let meters: Vec<&str> = Meter::ALL.iter().map(|meter| meter.code()).collect();
+        return (message.to_owned(), format!("write one of {}", meters.join(", ")));
     }
+    let split = message.split_once("; ").or_else(|| {
+        message
+            .split_once(": write ")
+            .map(|(problem, _)| (problem, message.get(problem.len() + 2..).unwrap_or_default()))
+    });
+    let (problem, fix) = split.unwrap_or((message, ""));
+    (problem.to_owned(), fix.to_owned())
 }
