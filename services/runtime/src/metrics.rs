@@ -11,6 +11,8 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 
+mod process;
+
 pub use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 pub use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram};
 

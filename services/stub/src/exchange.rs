@@ -49,6 +49,13 @@ impl Exchange {
         self.tab = Some(tab);
     }
 
+    /// A plain answer is generated whole before its first byte is sent: whatever becomes of it, all of it is charged.
+    pub(crate) fn all_generated(&mut self) {
+        if let Some(tab) = self.tab.as_mut().filter(|tab| tab.billing == Billing::Generated) {
+            tab.billing = Billing::Full;
+        }
+    }
+
     pub(crate) fn wrote(&mut self, chunks: u64, bytes: usize) {
         self.chunks += chunks;
         self.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);

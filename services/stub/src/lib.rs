@@ -10,9 +10,34 @@
 //! **Promises it helps to check**: I7, I9 and I12, by billing that depends only on the script and on the chunks that
 //! were written ([`journal::Totals`]), so that a ledger can be compared with it to the last token.
 //!
-//! Choosing a script, first match: the queue of the request's model (`POST /stub/script`), the name in `x-stub-script`,
-//! the script named like the model, the default. Then the request's own changes: `metadata.stub`, a
-//! `[[stub {…}]]` in a message, `x-stub-*` headers.
+//! # Choosing a script
+//!
+//! First match: the queue of the request's model (`POST /stub/script`), the name in `x-stub-script`, the script named
+//! like the model, the default. Then the request's own changes to it, later ones winning:
+//!
+//! ```text
+//! "metadata": {"stub": {"chunks": 5}}            an object, or a text that holds one
+//! hello [[stub {"chunks": 5, "gap_ms": 20}]]     in any message: passes through a gateway
+//! x-stub-gap-ms: 20                              any field of a script, dashes for underscores
+//! x-stub-json: {"fault": {"kind": "reset"}}      several fields at once
+//! ```
+//!
+//! In a file, a default and scripts by name:
+//!
+//! ```toml
+//! [default]
+//! chunks = 20
+//! gap_ms = 10
+//!
+//! [scripts.flaky]                                # for requests of model "flaky"
+//! fault = { kind = "reset", after_chunks = 7 }
+//! usage = { prompt = 1200, completion = 64, cached = 1024 }
+//! ```
+//!
+//! # Pages
+//!
+//! `GET /stub/journal?since=N`, `DELETE /stub/journal`, `GET /stub/totals`, `POST /stub/script` with
+//! `{"model": "m", "scripts": [{…}]}`, `DELETE /stub/script`, `GET …/models`.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;

@@ -360,3 +360,7 @@ impl Outline {
         (at < self.done).then_some(Part::Done)
     }
 }
+
+#[cfg(test)]
+#[path = "player_tests.rs"]
+mod tests;

@@ -134,7 +134,8 @@ pub enum ReportUsage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Billing {
-    /// The prompt, and what was generated until the answer ended or the client left.
+    /// The prompt, and what was generated until the answer ended or the client left: of a stream the share of its
+    /// chunks that were written, of a plain answer all once its head is sent, and nothing before.
     Generated,
     /// Everything, though the client left or the answer is an error.
     Full,
@@ -173,7 +174,8 @@ pub enum Refuse {
 #[serde(deny_unknown_fields)]
 pub struct Fault {
     pub kind: FaultKind,
-    /// After this many content chunks; a plain answer counts as one.
+    /// After this many content chunks; a plain answer counts as one, `raw` as its writes. More than there are strikes
+    /// after the last byte: with `done = false` and no usage that is right after the finish reason.
     #[serde(default)]
     pub after_chunks: usize,
     /// After exactly this many bytes of the body instead (before any compression).

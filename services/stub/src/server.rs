@@ -223,6 +223,9 @@ async fn play(
             std::future::pending().await
         }
     }
+    if !streams {
+        exchange.all_generated();
+    }
     let head = head_of(&prepared, streams && ok && script.body.is_none(), &player, &answer_id);
     let mut response = Response::new(AnswerBody::played(player, exchange, connection));
     *response.status_mut() = prepared.status;

@@ -72,7 +72,12 @@ async fn bytes_are_counted_exactly_in_streams_and_in_plain_answers() {
         let answer = ask(&stub, PLAIN).await;
         assert_eq!((answer.bytes().len(), answer.complete), (25, false), "{kind}");
         assert_eq!(answer.ended.is_some_and(|kind| kind == ErrorKind::ConnectionReset), kind == "reset");
-        assert_eq!(ended(&stub).await.state, State::Broken);
+        let entry = ended(&stub).await;
+        assert_eq!(
+            (entry.state, entry.billed.unwrap().completion),
+            (State::Broken, 3),
+            "a plain answer was generated whole"
+        );
     }
 }
 
