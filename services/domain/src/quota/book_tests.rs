@@ -9,6 +9,7 @@ use crate::ledger::SourcePosition;
 use crate::money::{Amounts, Charge, NanoUsd};
 use crate::reservation::{Closing, Command, Conflict, Decision, Event, IdempotencyRecord, ReservationStatus};
 use crate::testing::*;
+use crate::usage::UsageSource;
 
 fn run(book: &mut Book, n: u64, command: &Command, now_ms: i64) -> Decision {
     book.execute(id(n), command, now_ms).decision
@@ -417,4 +418,34 @@ fn a_line_on_what_was_released_is_charged_and_flagged() {
     assert!(matches!(reply.decision, Decision::Change(ref events) if matches!(events[..], [Event::ChargeCorrected { .. }])));
     assert!(book.reservation(id(1)).unwrap().flagged);
     assert_eq!(day(&book, NOON_MS).charged, amounts(1, 10, "0.01"));
+}
+
+#[test]
+fn a_record_that_learns_something_late_stays_until_its_line_is_there() {
+    let mut book = Book::new(BookOptions { retry_horizon_ms: 1_000 });
+    settle(&mut book, &request(1), 1, Closing::NotExecuted, NOON_MS);
+    let report = record(UsageSource::ProviderReport, amounts(1, 10, "0.01"), "report-1");
+    book.record(id(1), &Event::UsageRecorded { number: 1, record: report }, NOON_MS + 500);
+    let is_known = |book: &mut Book, now_ms| {
+        let _ = book.execute(id(99), &Command::FreeSlot, now_ms);
+        book.reservation(id(1)).is_some()
+    };
+    assert!(is_known(&mut book, NOON_MS + 60_000));
+    book.correct(&correction_of(1, amounts(1, 10, "0.01")), NOON_MS + 60_000);
+    assert!(is_known(&mut book, NOON_MS + 60_999) && !is_known(&mut book, NOON_MS + 61_000));
+}
+
+#[test]
+fn after_a_restart_every_open_lease_gets_a_life() {
+    let mut book = Book::new(BookOptions::default());
+    for n in 1..=3 {
+        change(&mut book, n, &request(n).command(), NOON_MS + i64::try_from(n).unwrap());
+    }
+    change(&mut book, 2, &Command::Release, NOON_MS + 3);
+    let back_ms = NOON_MS + 10 * LEASE_MS;
+    let due = |book: &Book, at_ms| book.due(at_ms, 9).iter().map(|r| r.created.id).collect::<Vec<_>>();
+    assert_eq!((due(&book, back_ms), book.due(back_ms, 1).len()), (vec![id(1), id(3)], 1));
+    book.grace(back_ms, LEASE_MS);
+    assert_eq!(due(&book, back_ms + LEASE_MS - 1), []);
+    assert_eq!(due(&book, back_ms + LEASE_MS), [id(1), id(3)]);
 }

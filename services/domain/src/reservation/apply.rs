@@ -78,6 +78,8 @@ impl Reservation {
                     self.closed = false;
                     self.pended = None;
                     self.resumes = *ordinal;
+                    // A slot lives as long as its lease, and the lease lives again.
+                    self.slot = true;
                     self.due_ms = self.due_ms.max(*due_ms);
                 }
             }

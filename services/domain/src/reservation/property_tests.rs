@@ -272,6 +272,9 @@ fn a_late_gateway_takes_an_expired_reservation_back_and_ends_it() {
         let Decision::Change(events) = book.execute(id(1), &command, now_ms).decision else { panic!("{command:?}") };
         log.extend(events.into_iter().map(|event| (id(1), event)));
         assert_conserved(&book, now_ms, 0);
+        // The slot goes and comes with the lease.
+        let has_slot = !matches!(command, Command::Pend { .. } | Command::Close);
+        assert_eq!(book.slots(&tenant_scope()), i64::from(has_slot), "{command:?}");
     }
     let reservation = book.reservation(id(1)).unwrap();
     assert_eq!((reservation.status(), reservation.resumes), (ReservationStatus::Settled, 1));
