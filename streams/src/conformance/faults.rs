@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::PATIENCE;
 use crate::segment::{Disk, SystemDisk};
 
 /// A real disk behind gates that a test opens and shuts.
@@ -74,9 +75,8 @@ impl Disk for FaultyDisk {
     fn sync(&self, file: &File) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::SeqCst);
         let mut holds = self.holds.lock();
-        while *holds {
-            self.released.wait(&mut holds);
-        }
+        // Bounded, so that a test that fails while it holds ends nevertheless.
+        while *holds && !self.released.wait_for(&mut holds, PATIENCE).timed_out() {}
         drop(holds);
         if self.sync_fails.load(Ordering::SeqCst) {
             return Err(io::Error::other("the test said so"));

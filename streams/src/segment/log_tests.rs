@@ -275,6 +275,23 @@ async fn old_segments_go_when_they_were_consumed_and_offsets_stay() {
     assert_eq!(log.found()[Topic::Usage.index()].end_offset, 60, "offsets are never used twice");
 }
 
+#[tokio::test]
+async fn the_segment_that_carries_the_next_offset_never_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = SegmentLog::open(small(folder.path())).unwrap();
+    for _ in 0..5 {
+        log.append(Batch::new(Topic::Usage, "k", 0, vec![Bytes::from(vec![0; 400])])).durable().await.unwrap();
+    }
+    log.close().await;
+    // As after a kill between the footer of a segment and the creation of the next.
+    let active = folder.path().join("usage").join(format!("{:020}.seg", 4));
+    fs::remove_file(active).unwrap();
+    let log = SegmentLog::open(small(folder.path())).unwrap();
+    assert_eq!(log.expire(Topic::Usage, i64::MAX, u64::MAX).unwrap(), 3);
+    drop(log);
+    assert_eq!(SegmentLog::open(small(folder.path())).unwrap().found()[Topic::Usage.index()].end_offset, 4);
+}
+
 /// Not asserted: machines are shared. Printed with `--nocapture`; measure with `--release`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn throughput_of_eight_appenders() {

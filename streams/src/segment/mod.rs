@@ -22,7 +22,7 @@
 //! there would silently lose what was acknowledged. Frames in the middle of closed segments are checked when they are
 //! read, not at each start, which would take minutes at some size.
 //!
-//! Start reading with [`frame`], then [`file`] and [`recover`], then `log`, whose threads are `writer` and
+//! Start reading with [`frame`], then [`mod@file`] and [`recover`], then `log`, whose threads are `writer` and
 //! `syncer`.
 
 pub mod disk;
