@@ -44,7 +44,8 @@ fn render(shape: &Shape, reader: &mut Reader<'_>) -> Result<Value, DatumError> {
     Ok(match shape {
         Shape::Null => Value::Null,
         Shape::Boolean => Value::from(reader.boolean()?),
-        Shape::Int | Shape::Long => Value::from(reader.long()?),
+        Shape::Int => Value::from(reader.int()?),
+        Shape::Long => Value::from(reader.long()?),
         Shape::Micros => time(reader.long()?),
         Shape::Bytes => Value::from(hex(reader.bytes()?)),
         Shape::Nanos => Value::from(NanoUsd::from_nanos(reader.nanos()?).to_string()),

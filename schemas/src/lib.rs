@@ -2,7 +2,8 @@
 //!
 //! **Owns** `avro/` (one file per version of every record), `ids.toml` (which number stands for which), `golden/` (bytes
 //! that must stay readable), and the Rust form of every record. **Must not know** where records are kept, in what order,
-//! or who reads them: bytes in, values out. No I/O, no clock.
+//! or who reads them: bytes in, values out. No I/O, no clock. Checkpoints are not here either: they are images that
+//! `weir-domain` gives, private to who wrote them, while everything here is a contract.
 //!
 //! **Start** with [`reservation_event`], the source of truth; then [`ledger_entry`], what finance reads. The bytes are
 //! made in `datum`, framed in [`frame`], and shown to people by [`json`]. `README.md` tells how to add a version and how

@@ -121,13 +121,12 @@ impl Record for UsageReport {
     const SCHEMA_ID: u32 = 70201;
 
     fn check(&self) -> Result<(), FieldError> {
-        let correlates = self.correlation.is_some();
-        let must_correlate = match self.grain {
-            ReportGrain::Attempt => true,
-            ReportGrain::Bucket => correlates,
+        let is_unnamed = match self.grain {
+            ReportGrain::Attempt => self.correlation.is_none(),
+            ReportGrain::Bucket => false,
         };
         let names_attempt_zero = self.correlation.as_ref().is_some_and(|named| named.attempt == Some(0));
-        if must_correlate != correlates || names_attempt_zero {
+        if is_unnamed || names_attempt_zero {
             return Err(FieldError { record: Self::NAME, field: "correlation", problem: FieldProblem::AttemptNumber });
         }
         let figures = [

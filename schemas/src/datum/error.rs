@@ -9,7 +9,7 @@ use thiserror::Error;
 pub enum DatumError {
     #[error("the bytes end within a value")]
     Truncated,
-    #[error("a number has more than ten bytes or does not fit 64 bits")]
+    #[error("a number does not fit its type")]
     LongNumber,
     #[error("a length is negative")]
     NegativeLength,

@@ -52,6 +52,10 @@ impl<'de> Reader<'de> {
         Err(DatumError::LongNumber)
     }
 
+    pub(crate) fn int(&mut self) -> Result<i32, DatumError> {
+        i32::try_from(self.long()?).map_err(|_| DatumError::LongNumber)
+    }
+
     pub(crate) fn boolean(&mut self) -> Result<bool, DatumError> {
         match self.byte()? {
             0 => Ok(false),
@@ -121,7 +125,8 @@ impl<'de> de::Deserializer<'de> for Datum<'_, 'de> {
         match shape {
             Shape::Null => visitor.visit_unit(),
             Shape::Boolean => visitor.visit_bool(reader.boolean()?),
-            Shape::Int | Shape::Long | Shape::Micros => visitor.visit_i64(reader.long()?),
+            Shape::Int => visitor.visit_i32(reader.int()?),
+            Shape::Long | Shape::Micros => visitor.visit_i64(reader.long()?),
             Shape::Bytes | Shape::Nanos => visitor.visit_borrowed_bytes(reader.bytes()?),
             Shape::Text => visitor.visit_borrowed_str(reader.text()?),
             Shape::Fixed { bytes, .. } => visitor.visit_borrowed_bytes(reader.take(*bytes)?),

@@ -87,8 +87,9 @@ impl<'w, 'a> ser::Serializer for &'w mut Writer<'a> {
         self.serialize_i64(value.into())
     }
 
+    /// An `int`, whose upper half other readers would take for negative numbers.
     fn serialize_u32(self, value: u32) -> Done {
-        self.serialize_i64(value.into())
+        self.serialize_i32(i32::try_from(value).map_err(|_| DatumError::LongNumber)?)
     }
 
     fn serialize_u64(self, value: u64) -> Done {

@@ -12,6 +12,7 @@ use weir_domain::quota::{Counting, Scope};
 use weir_domain::reservation::{Created, Event, EventKind, IdempotencyRecord, Labels, PendCause, UsageRecord};
 use weir_domain::usage::UsageSource;
 
+use crate::datum::DatumError;
 use crate::frame::{self, DecodeError, EncodeError, FieldError, FieldProblem, Opened};
 use crate::parts::{Fixed, Meters, Millis, WireAmounts, labels, scopes};
 
@@ -187,7 +188,10 @@ pub(super) fn encode(of: &ReservationEvent, out: &mut Vec<u8>) -> Result<(), Enc
             put(of, &ReservationResumed { header, ordinal: *ordinal, due_at: Millis(*due_ms) }, out)
         }
         // No `ReservationEvent` holds one of these; the arm is there so that a new event breaks the build here.
-        Event::SlotFreed | Event::LeaseRenewed { .. } | Event::ChargeCorrected { .. } => Ok(()),
+        Event::SlotFreed | Event::LeaseRenewed { .. } | Event::ChargeCorrected { .. } => {
+            let reason = DatumError::Unsupported("event of the quota store alone");
+            Err(EncodeError::Unwritable { record: of.kind.as_str(), reason })
+        }
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use apache_avro::{Schema, from_avro_datum, to_avro_datum};
 use proptest::prelude::*;
+use weir_domain::attempt::{Attempt, AttemptOutcome};
 use weir_domain::ids::Region;
+use weir_domain::ledger::SourcePosition;
 use weir_domain::money::{Amounts, NanoUsd};
 use weir_domain::reservation::{Event, EventKind};
 
@@ -15,6 +17,8 @@ use crate::ledger_entry::LedgerEntry;
 use crate::record::Record;
 use crate::released::RELEASED;
 use crate::reservation_event::{NotLogged, ReservationEvent};
+use crate::usage_report::{ReportGrain, UsageReport};
+use crate::usage_row::{RowSource, UsageRow};
 
 use super::strategies::{ledger_line, reservation_event};
 use super::{frame_of, frame_of_event, reread, sample_frames, samples};
@@ -82,6 +86,57 @@ fn another_implementation_understands_every_record() {
         let read = reread(&through_apache(&frame)).unwrap();
         assert_eq!(read.json, reread(&frame).unwrap().json);
     }
+}
+
+/// The same records with everything optional left out.
+#[test]
+fn absent_values_stay_absent() {
+    let mut entry = samples::ledger_entry();
+    (entry.team, entry.deployment, entry.provider, entry.upstream_model) = (None, None, None, None);
+    (entry.provider_region, entry.served_tier, entry.corrects, entry.end_user) = (None, None, None, None);
+    assert_eq!(LedgerEntry::decode(&through_apache(&frame_of(&entry))).unwrap().deployment, None);
+    assert_eq!(LedgerEntry::decode(&frame_of(&entry)).unwrap(), entry);
+
+    let report = UsageReport {
+        grain: ReportGrain::Bucket,
+        correlation: None,
+        occurred_at_ms: None,
+        model_requested: None,
+        model_reported: None,
+        service_tier: None,
+        request_count: None,
+        cost_usd: None,
+        ..samples::usage_report()
+    };
+    assert_eq!(UsageReport::decode(&frame_of(&report)).unwrap(), report);
+    let nameless = UsageReport { grain: ReportGrain::Attempt, ..report };
+    nameless.encode(&mut Vec::new()).expect_err("a report of an attempt says which");
+}
+
+/// I9: a row shows that a usage is unknown, and never its absence as a free call.
+#[test]
+fn a_usage_row_tells_unknown_from_zero() {
+    let row = |outcome| {
+        let mut attempt = Attempt::started(1, Amounts::ZERO, Arc::new(samples::target()));
+        attempt.outcome = Some(outcome);
+        let position = SourcePosition { partition: 0, offset: 0 };
+        let source = RowSource { recorded_at_ms: 0, position };
+        let row = UsageRow::of_attempt(&samples::created(), &Region::new("eu"), &attempt, None, source);
+        UsageRow::decode(&frame_of(&row)).unwrap()
+    };
+    assert!(!row(AttemptOutcome::MayHaveExecuted).usage_known);
+    assert!(!row(AttemptOutcome::ExecutedUsageUnknown).usage_known);
+    assert!(row(AttemptOutcome::NotExecuted).usage_known, "what did not run cost nothing: that is known");
+    assert_eq!(row(AttemptOutcome::MayHaveExecuted).source, None);
+}
+
+#[test]
+fn an_int_keeps_to_what_other_readers_take_for_one() {
+    let mut entry = samples::ledger_entry();
+    entry.seq = u32::MAX >> 1;
+    assert_eq!(LedgerEntry::decode(&frame_of(&entry)).unwrap().seq, entry.seq);
+    entry.seq += 1;
+    entry.encode(&mut Vec::new()).expect_err("an Avro int has 31 bits and a sign");
 }
 
 #[test]

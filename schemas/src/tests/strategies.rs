@@ -194,7 +194,7 @@ pub(super) fn reservation_event() -> impl Strategy<Value = ReservationEvent> {
 }
 
 pub(super) fn ledger_line() -> impl Strategy<Value = LedgerLine> {
-    let key = (number(), any::<u32>().prop_map(|seq| seq >> 1), option::of(0u32..9));
+    let key = (number(), 0..=u32::MAX >> 1, option::of(0u32..9));
     let source = (0i32..=i32::MAX, 0i64..=i64::MAX);
     (
         created(),
