@@ -288,7 +288,7 @@ impl Footer {
         Some(Self { index, end_offset: u64_at(trailer, 0), last_time_ms: u64_at(trailer, 8).cast_signed() })
     }
 
-    /// How many bytes at the end of a file the footer takes, if `bytes` end like one. [`TRAILER_BYTES`] are enough.
+    /// How many bytes at the end of a file the footer takes, if `bytes` end like one. The last 32 are enough.
     #[must_use]
     pub fn len_from_trailer(bytes: &[u8]) -> Option<usize> {
         let trailer = &bytes[bytes.len().checked_sub(TRAILER_BYTES)?..];
