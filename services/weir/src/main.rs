@@ -1,1 +1,7 @@
-fn main() {}
+//! `weir`: see the library.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    weir::cli::main()
+}

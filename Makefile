@@ -1,0 +1,17 @@
+# The words that people type. Each recipe is a script that can be read and run by itself.
+
+.PHONY: help demo test test-long
+
+help:
+	@echo "make demo        build, start, send two requests, show the bill; Ctrl-C stops (ONCE=1: by itself)"
+	@echo "make test        everything that must hold, as CI runs it"
+	@echo "make test-long   the random tests with many seeds, for hours (MINUTES=…)"
+
+demo:
+	@deploy/dev/demo.sh
+
+test:
+	@deploy/dev/test.sh
+
+test-long:
+	@deploy/dev/test-long.sh

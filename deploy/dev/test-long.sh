@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The random tests again and again, each time with other seeds, for MINUTES (default 120). A failure prints its seed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+deploy/dev/needs.sh cargo cc curl
+export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
+
+minutes=${MINUTES:-120}
+until=$((SECONDS + minutes * 60))
+round=0
+while [ "$SECONDS" -lt "$until" ]; do
+    round=$((round + 1))
+    seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+    echo "== round $round, WEIR_TEST_SEED=$seed"
+    PROPTEST_CASES=${PROPTEST_CASES:-2000} WEIR_TEST_SEED=$seed cargo test --workspace
+done
+echo "== $round rounds in $minutes minutes, all green"

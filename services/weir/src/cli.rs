@@ -1,0 +1,126 @@
+//! The commands.
+//!
+//! What changes something asks the running process, through its admin API: one process owns the stores, and its answer
+//! means that the change is in force. What only reads works beside it, from the data folder, also when nothing runs.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | refused or failed; nothing changed unless the message says so |
+//! | 2 | wrong usage or configuration |
+//! | 3 | not found, or the process that is asked does not run |
+
+mod beside;
+mod check_config;
+mod failure;
+mod show;
+mod stub;
+mod up;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, Environment};
+use crate::data::DataFolder;
+
+pub use failure::Failure;
+
+/// An AI gateway whose accounting is a log.
+#[derive(Debug, Parser)]
+#[command(name = "weir", version, max_term_width = 110, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Print JSON, for programs.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run all roles in this process.
+    Up(up::UpArgs),
+    /// Read weir.toml and the environment, and print what would be in force.
+    CheckConfig(check_config::CheckConfigArgs),
+    /// Tell the story of one request: every event, hold, attempt, charge and ledger line.
+    Show(show::ShowArgs),
+    /// Run a scripted provider, for demos and tests.
+    Stub(stub::StubArgs),
+}
+
+/// Which configuration.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ConfigArgs {
+    /// The configuration; without it, ./weir.toml where there is one, else the defaults.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The data folder, instead of the configured one.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+const USUAL_FILE: &str = "weir.toml";
+
+impl ConfigArgs {
+    fn load(&self) -> Result<Config, Failure> {
+        let usual = PathBuf::from(USUAL_FILE);
+        let file = self.config.clone().or_else(|| usual.is_file().then_some(usual));
+        let mut config =
+            Config::load(file.as_deref(), &Environment::of_process()).map_err(|error| Failure::usage(&error))?;
+        if let Some(data) = &self.data {
+            config.process.data.clone_from(data);
+        }
+        Ok(config)
+    }
+
+    /// The folder of the process that runs, or ran.
+    fn data_folder(&self) -> Result<DataFolder, Failure> {
+        DataFolder::existing(&self.load()?.process.data).map_err(|error| Failure::missing(&error))
+    }
+}
+
+/// Where results go. A reader that leaves early, such as `head`, is no error.
+#[derive(Debug)]
+pub struct Output {
+    is_json: bool,
+}
+
+impl Output {
+    fn line(&self, text: &str) -> Result<(), Failure> {
+        let written = writeln!(io::stdout().lock(), "{text}").and_then(|()| io::stdout().flush());
+        match written {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(&error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The whole program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(usage) => {
+            // Help and version are asked for; everything else is a wrong usage.
+            let code = if usage.use_stderr() { failure::USAGE } else { 0 };
+            return if usage.print().is_ok() { ExitCode::from(code) } else { ExitCode::from(failure::FAILED) };
+        }
+    };
+    let output = Output { is_json: cli.json };
+    match run(cli.command, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(cli.json),
+    }
+}
+
+fn run(command: Command, output: &Output) -> Result<(), Failure> {
+    match command {
+        Command::Up(args) => up::run(&args, output),
+        Command::CheckConfig(args) => check_config::run(&args, output),
+        Command::Show(args) => show::run(&args, output),
+        Command::Stub(args) => stub::run(&args, output),
+    }
+}

@@ -1,0 +1,261 @@
+//! `weir up`: all roles in one process.
+//!
+//! ```text
+//!   start   folder ▶ log (lock) ▶ ports ▶ secrets ▶ control, catalog ▶ fold ▶ quota open ▶ consumers ▶ serve
+//!   stop    no new requests ▶ streams end ▶ consumers derive the rest ▶ checkpoint ▶ log closed, lock free
+//! ```
+//!
+//! The order is the point. Nothing is admitted before the counters were folded from the log (I15), and the log closes
+//! last, because everything before it may still append. Tasks have three owners, so that each part can be waited for
+//! alone: requests, the work beside them, and the operators' side.
+
+mod admission;
+mod consumers;
+mod edges;
+mod policy;
+mod storage;
+mod upkeep;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use thiserror::Error;
+
+use weir_control::{Control, ControlError, SnapshotSource, VirtualKey};
+use weir_ledger::contract::LedgerError;
+use weir_ledger::start::StartError as FoldError;
+use weir_providers::Upstream;
+use weir_quota::MemoryQuota;
+use weir_runtime::clock::{SharedClock, SystemClock};
+use weir_runtime::entropy::{OsEntropy, SharedEntropy};
+use weir_runtime::health::Health;
+use weir_runtime::listener::ListenError;
+use weir_runtime::metrics::Metrics;
+use weir_runtime::tasks::{Tasks, Unfinished};
+use weir_runtime::tls::TlsError;
+use weir_streams::EventLog as _;
+use weir_streams::segment::OpenError;
+use weir_stub::{Stub, StubError, StubOptions};
+
+use crate::config::Config;
+use crate::data::{DataError, DataFolder, Url};
+
+use consumers::Consumers;
+use edges::Edges;
+use storage::Storage;
+
+pub use policy::{CatalogSource, PolicyError};
+pub use upkeep::conditions;
+
+/// What a process is started with.
+#[derive(Debug)]
+pub struct Start {
+    pub config: Config,
+    pub catalog: CatalogSource,
+    /// A scripted provider beside the gateway, in the same process.
+    pub stub: Option<StubOptions>,
+    pub clock: SharedClock,
+    pub entropy: SharedEntropy,
+}
+
+impl Start {
+    /// With the system's clock and randomness, and the catalog that is stored.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            catalog: CatalogSource::Stored,
+            stub: None,
+            clock: SystemClock::shared(),
+            entropy: Arc::new(OsEntropy),
+        }
+    }
+}
+
+/// Why a process did not start. What had started by then was stopped.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Log(#[from] OpenError),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error("the address of a listener cannot be read")]
+    Address(#[source] std::io::Error),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    #[error("the ledger {} cannot be opened", path.display())]
+    Ledger { path: PathBuf, source: LedgerError },
+    #[error("the counters cannot be folded from the log")]
+    Fold(#[from] FoldError),
+    #[error("the stub provider cannot be started")]
+    Stub(#[from] StubError),
+}
+
+/// Where a process can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    pub gateway: SocketAddr,
+    /// Without `/v1`.
+    pub gateway_url: String,
+    pub admin: SocketAddr,
+    pub admin_url: String,
+    pub stub_url: Option<String>,
+}
+
+/// A running process.
+#[derive(Debug)]
+pub struct Weir {
+    pub addresses: Addresses,
+    /// Made at the first start of a quickstart: the only time that it can be read.
+    pub first_key: Option<VirtualKey>,
+    pub control: Arc<Control>,
+    pub quota: Arc<MemoryQuota>,
+    pub health: Health,
+    pub metrics: Metrics,
+    config: Config,
+    data: DataFolder,
+    storage: Storage,
+    consumers: Consumers,
+    owners: Owners,
+    stub: Option<Stub>,
+}
+
+/// Who owns which tasks.
+#[derive(Debug, Clone, Default)]
+struct Owners {
+    /// Connections, requests and their money.
+    requests: Tasks,
+    /// Consumers, the sweep, upkeep.
+    beside: Tasks,
+    /// The admin API.
+    operators: Tasks,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stopped {
+    /// Requests that were cut; their reservations are found at the next start.
+    pub cut: Unfinished,
+    /// Whether everything on the log was derived, so that the next start has nothing to fold.
+    pub is_settled: bool,
+}
+
+/// After the listener's drain, requests that were cut still append their last events.
+const FINISH: Duration = Duration::from_secs(5);
+/// Longer than any answer of the admin API takes.
+const OPERATORS_FINISH: Duration = Duration::from_secs(2);
+
+impl Weir {
+    /// Starts everything. Returns when requests are served.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(start: Start) -> Result<Self, StartError> {
+        let Start { config, catalog, stub, clock, entropy } = start;
+        let data = DataFolder::prepare(&config.process.data)?;
+        let log = storage::open_log(&config, &data)?;
+        let edges = Edges::bind(&config)?;
+        let tls = weir_runtime::tls::client_config(config.upstream.ca_file.as_deref())?;
+        let upstream = Upstream::new(&tls, config.upstream.options());
+        let secrets = policy::secrets(&config.secrets, &data, entropy.as_ref())?;
+        let pepper = secrets.gateway_pepper()?;
+        let stub = stub.map(Stub::start).transpose()?;
+        let control = policy::open_control(&data, &secrets, &clock, &entropy)?;
+        let first_key = policy::bring_catalog(&control, &catalog, stub.as_ref(), &data, entropy.as_ref())?;
+        let (storage, folded) = storage::open(&config, &data, log).await?;
+        let addresses = edges.addresses(stub.as_ref())?;
+        tell(&data, &addresses)?;
+
+        let (health, metrics, owners) = (Health::new(), Metrics::new(), Owners::default());
+        health.expect(conditions::ALL);
+        let quota = Arc::new(MemoryQuota::new(Arc::clone(&clock), config.quota.book()));
+        quota.open(folded.books_at_end, crate::config::ms(config.gateway.lease));
+        let snapshot = Arc::new(ArcSwap::new(control.current()));
+        let consumers = Consumers::start(consumers::Parts {
+            config: &config,
+            storage: &storage,
+            builder: storage.builder(&config, folded.at_builder, &clock),
+            quota: &quota,
+            snapshot: &snapshot,
+            clock: &clock,
+            metrics: &metrics,
+            tasks: &owners.beside,
+        });
+        upkeep::follow_snapshots(&control, &snapshot, &owners.beside);
+        let watched = upkeep::Watched {
+            storage: &storage,
+            consumers: &consumers,
+            quota: &quota,
+            snapshot: &snapshot,
+            health: &health,
+            metrics: &metrics,
+            clock: &clock,
+        };
+        upkeep::watch(watched, &owners.beside).await;
+        let gateway = admission::gateway(admission::Parts {
+            config: &config,
+            pepper,
+            upstream,
+            clock: &clock,
+            entropy: &entropy,
+            tasks: &owners.requests,
+            health: &health,
+            metrics: &metrics,
+            snapshot: &snapshot,
+            quota: &quota,
+            log: storage.log(),
+        });
+        edges.serve(&config, gateway, &owners);
+        tracing::info!(gateway = addresses.gateway_url, admin = addresses.admin_url, "weir is up");
+        Ok(Self {
+            addresses,
+            first_key,
+            control,
+            quota,
+            health,
+            metrics,
+            config,
+            data,
+            storage,
+            consumers,
+            owners,
+            stub,
+        })
+    }
+
+    /// Ends everything in order. Takes as long as the streams in flight, at most the configured bounds.
+    pub async fn stop(self) -> Stopped {
+        let Self { config, data, storage, consumers, owners, stub, .. } = self;
+        tracing::info!("stopping: no new requests");
+        let cut = tokio::join!(
+            owners.requests.stop(config.listener.drain.duration().saturating_add(FINISH)),
+            consumers.stop_sweeping(FINISH),
+            owners.operators.stop(OPERATORS_FINISH),
+        )
+        .0;
+        let is_settled = consumers.settle(config.process.settle.duration()).await;
+        owners.beside.stop(FINISH).await;
+        storage.segments.close().await;
+        if let Some(stub) = stub {
+            stub.stop(FINISH).await;
+        }
+        data.forget();
+        tracing::info!(is_settled, cut = %cut, "stopped");
+        Stopped { cut, is_settled }
+    }
+}
+
+fn tell(data: &DataFolder, addresses: &Addresses) -> Result<(), DataError> {
+    data.tell(Url::Gateway, &addresses.gateway_url)?;
+    data.tell(Url::Admin, &addresses.admin_url)?;
+    addresses.stub_url.iter().try_for_each(|url| data.tell(Url::Stub, url))
+}

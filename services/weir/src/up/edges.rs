@@ -1,0 +1,62 @@
+//! The two sockets: applications and operators.
+//!
+//! They are bound before anything slow happens, so that a port in use is said at once, and served last.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+
+use weir_runtime::listener::{bind, serve};
+use weir_runtime::tls;
+use weir_stub::Stub;
+
+use weir_gateway::Gateway;
+
+use super::{Addresses, Owners, StartError};
+use crate::config::Config;
+
+#[derive(Debug)]
+pub(super) struct Edges {
+    gateway: TcpListener,
+    admin: TcpListener,
+    tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+impl Edges {
+    pub fn bind(config: &Config) -> Result<Self, StartError> {
+        let listen = &config.listen;
+        let tls = match (&listen.certificate_file, &listen.key_file) {
+            (Some(certificate), Some(key)) => Some(tls::server_config(certificate, key)?),
+            (Some(_) | None, Some(_) | None) => None,
+        };
+        Ok(Self { gateway: bind(listen.gateway)?, admin: bind(listen.admin)?, tls })
+    }
+
+    pub fn addresses(&self, stub: Option<&Stub>) -> Result<Addresses, StartError> {
+        let gateway = self.gateway.local_addr().map_err(StartError::Address)?;
+        let admin = self.admin.local_addr().map_err(StartError::Address)?;
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Ok(Addresses {
+            gateway,
+            gateway_url: format!("{scheme}://{}", reachable(gateway)),
+            admin,
+            admin_url: format!("http://{admin}"),
+            stub_url: stub.map(Stub::url),
+        })
+    }
+
+    pub fn serve(self, config: &Config, gateway: Gateway, owners: &Owners) {
+        drop(serve(self.gateway, self.tls, config.listener.clone(), gateway, &owners.requests));
+        drop(self.admin);
+    }
+}
+
+/// An address that a client on this machine can use: nobody connects to "all addresses".
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let mut reachable = address;
+    if address.ip().is_unspecified() {
+        reachable.set_ip(if address.is_ipv4() { [127, 0, 0, 1].into() } else { [0, 0, 0, 0, 0, 0, 0, 1].into() });
+    }
+    reachable
+}

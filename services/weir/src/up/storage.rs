@@ -1,0 +1,65 @@
+//! The embedded log and the ledger derived from it.
+
+use std::sync::Arc;
+
+use weir_ledger::builder::LedgerBuilder;
+use weir_ledger::contract::LedgerStore;
+use weir_ledger::sqlite::SqliteLedger;
+use weir_ledger::start::{Folded, Started};
+use weir_runtime::clock::SharedClock;
+use weir_streams::EventLog;
+use weir_streams::segment::{OpenError, SegmentLog};
+
+use super::StartError;
+use crate::config::Config;
+use crate::data::DataFolder;
+
+#[derive(Debug)]
+pub(super) struct Storage {
+    pub segments: Arc<SegmentLog>,
+    pub ledger: Arc<SqliteLedger>,
+}
+
+/// Takes the folder's lock, so it is the first to be opened: a second process stops here, before it touches anything.
+pub(super) fn open_log(config: &Config, data: &DataFolder) -> Result<Arc<SegmentLog>, OpenError> {
+    let log = SegmentLog::open(config.log.options(data.log()))?;
+    for found in log.found().iter().filter(|found| found.end_offset > 0) {
+        tracing::info!(topic = %found.topic, end_offset = found.end_offset, cut_bytes = found.cut_bytes, "log opened");
+    }
+    Ok(Arc::new(log))
+}
+
+/// Opens the ledger and folds the log's tail.
+pub(super) async fn open(
+    config: &Config,
+    data: &DataFolder,
+    segments: Arc<SegmentLog>,
+) -> Result<(Storage, Started), StartError> {
+    let path = data.ledger();
+    let ledger = SqliteLedger::open(&path).map_err(|source| StartError::Ledger { path, source })?;
+    let storage = Storage { segments, ledger: Arc::new(ledger) };
+    let started = weir_ledger::start::start(storage.segments.as_ref(), &storage.store(), config.quota.book()).await?;
+    tracing::info!(
+        events = started.replayed_events,
+        checkpoint_at_ms = started.checkpoint_taken_at_ms,
+        tenants = started.books_at_end.len(),
+        "counters folded"
+    );
+    Ok((storage, started))
+}
+
+impl Storage {
+    pub fn log(&self) -> Arc<dyn EventLog> {
+        Arc::clone(&self.segments) as Arc<dyn EventLog>
+    }
+
+    pub fn store(&self) -> Arc<dyn LedgerStore> {
+        Arc::clone(&self.ledger) as Arc<dyn LedgerStore>
+    }
+
+    /// The builder, where the fold has left it.
+    pub fn builder(&self, config: &Config, folded: Folded, clock: &SharedClock) -> Arc<LedgerBuilder> {
+        let (log, store) = (self.log(), self.store());
+        Arc::new(LedgerBuilder::new(folded, log, store, Arc::clone(clock), config.ledger.checkpoints()))
+    }
+}

@@ -1,0 +1,166 @@
+//! What keeps a running process honest about itself: the snapshot in force, readiness, and how far consumers are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use weir_control::{Control, SnapshotSource as _};
+use weir_domain::policy::Snapshot;
+use weir_quota::{MemoryQuota, QuotaStore as _};
+use weir_runtime::clock::SharedClock;
+use weir_runtime::health::Health;
+use weir_runtime::metrics::{EncodeLabelSet, Family, Gauge, Metrics};
+use weir_runtime::tasks::Tasks;
+use weir_streams::consumer::Consumer;
+use weir_streams::{self as streams, EventLog};
+
+use super::consumers::Consumers;
+use super::storage::Storage;
+
+/// What must hold for `/readyz` to say yes.
+pub mod conditions {
+    /// The event log takes new events.
+    pub const LOG: &str = "log";
+    /// Every consumer runs and none is held up.
+    pub const LEDGER: &str = "ledger";
+    /// The counters are validated.
+    pub const QUOTA: &str = "quota";
+    /// There is a model to ask for and a key to ask with.
+    pub const CATALOG: &str = "catalog";
+
+    pub const ALL: &[&str] = &[LOG, LEDGER, QUOTA, CATALOG];
+}
+
+/// Puts every new snapshot in force.
+pub(super) fn follow_snapshots(control: &Arc<Control>, snapshot: &Arc<ArcSwap<Snapshot>>, tasks: &Tasks) {
+    let (mut published, snapshot, stopping) = (control.subscribe(), Arc::clone(snapshot), tasks.stopping());
+    drop(tasks.spawn("snapshots", async move {
+        tokio::pin!(stopping);
+        loop {
+            let next = published.borrow_and_update().clone();
+            snapshot.store(next);
+            tokio::select! {
+                () = &mut stopping => return,
+                changed = published.changed() => if changed.is_err() { return },
+            }
+        }
+    }));
+}
+
+/// How often the conditions are looked at: a probe asks every few seconds.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+pub(super) struct Watched<'a> {
+    pub storage: &'a Storage,
+    pub consumers: &'a Consumers,
+    pub quota: &'a Arc<MemoryQuota>,
+    pub snapshot: &'a Arc<ArcSwap<Snapshot>>,
+    pub health: &'a Health,
+    pub metrics: &'a Metrics,
+    pub clock: &'a SharedClock,
+}
+
+/// Looks at everything once, then again and again until the tasks stop.
+pub(super) async fn watch(watched: Watched<'_>, tasks: &Tasks) {
+    let watcher = Watcher {
+        log: watched.storage.log(),
+        consumers: watched.consumers.handles(),
+        quota: Arc::clone(watched.quota),
+        snapshot: Arc::clone(watched.snapshot),
+        health: watched.health.clone(),
+        lag: LagMetrics::declare(watched.metrics),
+        clock: Arc::clone(watched.clock),
+    };
+    watcher.look().await;
+    let stopping = tasks.stopping();
+    drop(tasks.spawn("upkeep", async move {
+        tokio::pin!(stopping);
+        loop {
+            tokio::select! {
+                () = &mut stopping => return,
+                () = tokio::time::sleep(LOOK_EVERY) => watcher.look().await,
+            }
+        }
+    }));
+}
+
+struct Watcher {
+    log: Arc<dyn EventLog>,
+    consumers: Vec<Arc<Consumer>>,
+    quota: Arc<MemoryQuota>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
+    health: Health,
+    lag: LagMetrics,
+    clock: SharedClock,
+}
+
+impl Watcher {
+    async fn look(&self) {
+        let log = match self.log.health() {
+            streams::Health::Accepting => Ok(()),
+            streams::Health::Closed(closed) => Err(closed.to_string()),
+        };
+        self.report(conditions::LOG, log);
+        self.report(conditions::QUOTA, self.quota.now_ms().await.map(|_| ()).map_err(|error| error.to_string()));
+        self.report(conditions::CATALOG, has_policy(&self.snapshot.load()));
+        let mut trouble = Ok(());
+        for consumer in &self.consumers {
+            self.lag.note(consumer, self.clock.now_ms()).await;
+            if let Some(reason) = consumer.trouble() {
+                trouble = Err(format!("{}: {reason}", consumer.subscription()));
+            }
+        }
+        self.report(conditions::LEDGER, trouble);
+    }
+
+    fn report(&self, condition: &'static str, found: Result<(), String>) {
+        match found {
+            Ok(()) => self.health.ready(condition),
+            Err(reason) => self.health.not_ready(condition, reason),
+        }
+    }
+}
+
+fn has_policy(snapshot: &Snapshot) -> Result<(), String> {
+    if snapshot.models.is_empty() {
+        return Err("no catalog is applied: run `weir catalog apply FILE`".to_owned());
+    }
+    if snapshot.keys.is_empty() {
+        return Err("there is no key: run `weir key create --tenant T --name N`".to_owned());
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByConsumer {
+    consumer: String,
+}
+
+/// How far each consumer is behind. The labels are names in this program.
+#[derive(Debug, Default)]
+struct LagMetrics {
+    records: Family<ByConsumer, Gauge>,
+    age_ms: Family<ByConsumer, Gauge>,
+    parked_keys: Family<ByConsumer, Gauge>,
+}
+
+impl LagMetrics {
+    fn declare(metrics: &Metrics) -> Self {
+        let own = Self::default();
+        metrics.declare("consumer", |registry| {
+            registry.register("lag_records", "Durable records that are not applied yet", own.records.clone());
+            registry.register("lag_ms", "Age of the oldest record that is not applied yet", own.age_ms.clone());
+            registry.register("parked_keys", "Keys that wait for a person", own.parked_keys.clone());
+        });
+        own
+    }
+
+    async fn note(&self, consumer: &Consumer, now_ms: i64) {
+        let Ok(lag) = consumer.lag().await else { return };
+        let label = ByConsumer { consumer: consumer.subscription().consumer.to_string() };
+        self.records.get_or_create(&label).set(i64::try_from(lag.records).unwrap_or(i64::MAX));
+        self.age_ms.get_or_create(&label).set(lag.age_ms(now_ms));
+        self.parked_keys.get_or_create(&label).set(i64::try_from(lag.parked_keys).unwrap_or(i64::MAX));
+    }
+}
