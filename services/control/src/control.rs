@@ -213,7 +213,7 @@ impl Control {
         let admin_keys = state
             .keys
             .values()
-            .filter(|key| key.origin == Origin::Admin && key.is_active(now_ms))
+            .filter(|key| key.origin == Origin::Admin)
             .filter_map(|key| Some(((*names.get(key.tenant.as_str())?).to_owned(), key.name.clone())))
             .collect();
         let surroundings = Surroundings { file, shipped_prices: &self.shipped, admin_keys: &admin_keys, now_ms };
@@ -310,6 +310,17 @@ impl Control {
         let state = self.store.read()?;
         let key = state.keys.get(id).ok_or_else(|| ControlError::NoKey { id: id.to_owned() })?;
         Ok(view(key, &state.names(), self.clock.now_ms()))
+    }
+
+    pub fn key_record(&self, id: &str) -> Result<KeyRecord, ControlError> {
+        self.store.read()?.keys.remove(id).ok_or_else(|| ControlError::NoKey { id: id.to_owned() })
+    }
+
+    /// The newest publication and its document as JSON, whose SHA-256 it names: what goes on `weir.snapshots`.
+    pub fn published_document(&self) -> Result<Option<(Publication, String)>, ControlError> {
+        let state = self.store.read()?;
+        let document = serde_json::to_string(&compile(&state, &self.shipped))?;
+        Ok(state.published.map(|publication| (publication, document)))
     }
 
     /// What is in force.

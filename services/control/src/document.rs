@@ -335,3 +335,7 @@ fn key(document: &KeyDocument, tenant: Arc<Tenant>) -> Key {
 fn allowed<T: Hash + Eq + Clone>(list: Option<&BTreeSet<T>>) -> Allowed<T> {
     list.map_or(Allowed::Everything, |items| Allowed::Only(items.iter().cloned().collect()))
 }
+
+#[cfg(test)]
+#[path = "document_tests.rs"]
+mod tests;

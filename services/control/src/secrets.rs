@@ -36,6 +36,11 @@ pub enum SecretsError {
     TooShort { what: &'static str },
 }
 
+/// Names of the files in the data folder.
+pub const PEPPER_FILE: &str = "pepper";
+pub const MASTER_KEY_FILE: &str = "master.key";
+pub const ADMIN_TOKEN_FILE: &str = "admin.token";
+
 /// All three, resolved.
 #[derive(Debug, Clone)]
 pub struct ControlSecrets {
@@ -45,10 +50,10 @@ pub struct ControlSecrets {
 }
 
 impl ControlSecrets {
-    /// Reads `pepper`, `master.key` and `admin.token` in `folder`; makes those that are not there (mode 0600).
+    /// Reads the three files in `folder`; makes those that are not there (mode 0600).
     pub fn open_or_create(folder: &Path, entropy: &dyn Entropy) -> Result<Self, SecretsError> {
         let secret = |name| read_or_create_secret(&folder.join(name), SECRET_BYTES, entropy);
-        Self::new(&secret("pepper")?, &secret("master.key")?, &secret("admin.token")?)
+        Self::new(&secret(PEPPER_FILE)?, &secret(MASTER_KEY_FILE)?, &secret(ADMIN_TOKEN_FILE)?)
     }
 
     /// Resolves references, for roles that run apart.
@@ -61,24 +66,33 @@ impl ControlSecrets {
     }
 }
 
-/// The key under which virtual keys are hashed (I6).
+/// The key under which virtual keys are hashed (I6): the bytes of the secret's text, as they are.
 #[derive(Clone)]
-pub struct Pepper(Hmac<Sha256>);
+pub struct Pepper {
+    hmac: Hmac<Sha256>,
+    secret: SecretString,
+}
 
 impl Pepper {
     pub fn new(secret: &SecretString) -> Result<Self, SecretsError> {
-        Ok(Self(keyed(long_enough("pepper", secret)?)))
+        Ok(Self { hmac: keyed(long_enough("pepper", secret)?), secret: secret.clone() })
+    }
+
+    /// For whatever else hashes keys in this process: the request path.
+    #[must_use]
+    pub const fn secret(&self) -> &SecretString {
+        &self.secret
     }
 
     /// HMAC-SHA256 of `key`, a virtual key as a client sends it.
     #[must_use]
     pub fn hash(&self, key: &str) -> KeyHash {
-        KeyHash(digest(&self.0, key.as_bytes()))
+        KeyHash(digest(&self.hmac, key.as_bytes()))
     }
 
     /// Tells two peppers apart without telling either.
     pub(crate) fn check(&self) -> [u8; 32] {
-        digest(&self.0, b"weir pepper check")
+        digest(&self.hmac, b"weir pepper check")
     }
 }
 

@@ -485,3 +485,25 @@ fn the_quickstart_is_a_sound_catalog_of_everything_of_openai_that_has_a_price() 
     let named: BTreeSet<String> = checked.models.iter().map(|model| model.name.to_string()).collect();
     assert_eq!(named, priced);
 }
+
+proptest::proptest! {
+    /// Whatever an editor leaves behind is read or refused, never a panic, and every message points into the file.
+    #[test]
+    fn a_torn_catalog_is_read_or_refused_with_places_inside_the_file(
+        from in 0..GOOD.len(),
+        length in 0..40_usize,
+        inserted in "[\\PC\n\"\\[\\]={}.,é]{0,12}",
+    ) {
+        let to = (from + length).min(GOOD.len());
+        let text = format!("{}{inserted}{}", &GOOD[..from], &GOOD[to..]);
+        if let Err(CatalogProblems(problems)) = read(&text) {
+            proptest::prop_assert!(!problems.is_empty());
+            let lines: Vec<&str> = text.split('\n').collect();
+            for problem in problems {
+                let line = lines.get(problem.at.line - 1);
+                let width = line.map(|line| line.chars().count());
+                proptest::prop_assert!(width.is_some_and(|width| problem.at.column <= width + 1), "{problem}\n{text}");
+            }
+        }
+    }
+}

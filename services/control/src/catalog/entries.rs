@@ -256,7 +256,8 @@ pub struct LimitEntry {
 #[serde(deny_unknown_fields)]
 pub struct KeyEntry {
     pub name: String,
-    /// HMAC-SHA256 of the key under the pepper, 64 hexadecimal digits: what `weir key hash` prints.
+    /// HMAC-SHA256 of the key under the pepper, 64 hexadecimal digits:
+    /// `printf %s "$KEY" | openssl dgst -sha256 -hmac "$(cat pepper)"`.
     pub hash: KeyHashText,
     pub tenant: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -68,7 +68,8 @@ pub struct Surroundings<'a> {
     pub file: &'a str,
     /// The price book that ships with this binary.
     pub shipped_prices: &'a [PriceEntry],
-    /// (tenant, name) of the active keys that the admin API made: limits may name them.
+    /// (tenant, name) of the keys that the admin API ever made. Limits may name them, those of revoked ones too: a
+    /// revocation must not make the next apply fail.
     pub admin_keys: &'a BTreeSet<(String, String)>,
     /// Prices must be in force now.
     pub now_ms: i64,

@@ -1,0 +1,172 @@
+//! A tenant's counters and limits, with names for people beside the ids.
+
+use std::collections::HashMap;
+
+use axum::Json;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+
+use weir_domain::calendar::{Window, windows_at};
+use weir_domain::ids::{ModelName, TenantId};
+use weir_domain::money::{Amounts, NanoUsd};
+use weir_domain::policy::Tenant;
+use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
+
+use super::AdminApi;
+use super::error::AdminError;
+use super::extract::Asked;
+use crate::catalog::LimitKind;
+use crate::control::SnapshotSource as _;
+use crate::ports::TenantCounters;
+use crate::state::State as Stored;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct TenantQuery {
+    tenant: Option<String>,
+}
+
+#[derive(Serialize)]
+struct CountersView {
+    tenant: TenantId,
+    name: String,
+    snapshot_version: u64,
+    /// By open and pending reservations together.
+    held: Amounts,
+    reserved: u64,
+    pending: u64,
+    limits: Vec<LimitView>,
+    counters: Vec<CounterView>,
+}
+
+/// Whose it is.
+#[derive(Serialize)]
+struct ScopeView {
+    subject: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<ModelName>,
+}
+
+#[derive(Serialize)]
+struct CounterView {
+    #[serde(flatten)]
+    scope: ScopeView,
+    window: Window,
+    charged: Amounts,
+    held: Amounts,
+    /// The part of `held` that nobody is using.
+    pending: Amounts,
+}
+
+#[derive(Serialize)]
+struct LimitView {
+    #[serde(flatten)]
+    scope: ScopeView,
+    kind: String,
+    /// Money in dollars.
+    max: String,
+    /// Charged and held in the window in force; absent for rates and slots, which live in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taken: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending: Option<String>,
+}
+
+pub(super) async fn show(
+    State(api): State<AdminApi>,
+    Asked(query): Asked<TenantQuery>,
+) -> Result<Json<impl Serialize>, AdminError> {
+    let Some(asked) = query.tenant else {
+        return Err(AdminError::invalid("tenant", "say whose: `?tenant=` with a tenant's name or id"));
+    };
+    let state = api.act(|control| control.state()).await?;
+    let is_asked = |name: &String, id: &TenantId| *name == asked || id.as_str() == asked;
+    let Some(record) = state.tenants.values().find(|tenant| is_asked(&tenant.name, &tenant.id)) else {
+        return Err(AdminError::not_found(format!("there is no tenant `{}`", asked.escape_debug())));
+    };
+    let read = api.counters.counters(&record.id).await?;
+    let snapshot = api.control.current();
+    let names = names(&state);
+    let tenant = snapshot.tenants.get(&record.id);
+    let keys = snapshot.keys.values().filter(|key| key.tenant.id == record.id);
+    let mut limits: Vec<&Limit> = keys.flat_map(|key| &key.limits).collect();
+    limits.sort_by(|a, b| (&a.scope, a.measure.to_string()).cmp(&(&b.scope, b.measure.to_string())));
+    let limits = tenant.into_iter().flat_map(|tenant| &tenant.limits).chain(limits);
+    let now_ms = api.clock.now_ms();
+    Ok(Json(CountersView {
+        tenant: record.id.clone(),
+        name: record.name.clone(),
+        snapshot_version: snapshot.version,
+        held: read.held,
+        reserved: read.reserved,
+        pending: read.pending,
+        limits: limits.map(|limit| limit_view(limit, tenant.map(AsRef::as_ref), &read, &names, now_ms)).collect(),
+        counters: read
+            .counters
+            .iter()
+            .map(|reading| CounterView {
+                scope: scope_view(&reading.scope, &names),
+                window: reading.window,
+                charged: reading.counter.charged,
+                held: reading.counter.held,
+                pending: reading.counter.pending,
+            })
+            .collect(),
+    }))
+}
+
+/// Names of teams and keys by id.
+fn names(state: &Stored) -> HashMap<&str, &str> {
+    let keys = state.keys.values().map(|key| (key.id.as_str(), key.name.as_str()));
+    state.names().into_iter().chain(keys).collect()
+}
+
+fn scope_view(scope: &Scope, names: &HashMap<&str, &str>) -> ScopeView {
+    let (subject, id) = match &scope.subject {
+        Subject::Tenant => ("tenant", None),
+        Subject::Team(team) => ("team", Some(team.as_str())),
+        Subject::Key(key) => ("key", Some(key.as_str())),
+    };
+    let name = id.and_then(|id| names.get(id)).map(|name| (*name).to_owned());
+    ScopeView { subject, id: id.map(str::to_owned), name, model: scope.model.clone() }
+}
+
+fn limit_view(
+    limit: &Limit,
+    tenant: Option<&Tenant>,
+    read: &TenantCounters,
+    names: &HashMap<&str, &str>,
+    now_ms: i64,
+) -> LimitView {
+    let (unit, window) = match limit.measure {
+        Measure::Calendar { unit, window } => {
+            let windows = windows_at(now_ms, &tenant.map(|tenant| tenant.zone).unwrap_or_default());
+            (unit, windows.into_iter().find(|current| current.kind == window))
+        }
+        Measure::PerMinute { unit } => (unit, None),
+        Measure::Concurrent => (Unit::Requests, None),
+    };
+    let amount = |amounts: Amounts| printed(unit, unit.of(amounts));
+    let counter = window.map(|window| {
+        let is_read =
+            |reading: &&weir_domain::quota::CounterReading| reading.scope == limit.scope && reading.window == window;
+        read.counters.iter().find(is_read).map(|reading| reading.counter).unwrap_or_default()
+    });
+    LimitView {
+        scope: scope_view(&limit.scope, names),
+        kind: LimitKind(limit.measure).to_string(),
+        max: printed(unit, limit.max),
+        taken: counter.map(|counter| amount(counter.total())),
+        pending: counter.map(|counter| amount(counter.pending)),
+    }
+}
+
+fn printed(unit: Unit, amount: i64) -> String {
+    match unit {
+        Unit::Usd => NanoUsd::from_nanos(amount).to_string(),
+        Unit::Requests | Unit::Tokens => amount.to_string(),
+    }
+}
