@@ -50,7 +50,8 @@ fn read_with(log: &[Entry], options: BookOptions, stored: &Fold) -> (Fold, BTree
 
 /// A line without its position: copies between events move that.
 fn content(lines: &BTreeMap<LineKey, LedgerLine>) -> Vec<LedgerLine> {
-    let unplaced = |line: &LedgerLine| LedgerLine { source: SourcePosition { partition: 0, offset: 0 }, ..line.clone() };
+    let unplaced =
+        |line: &LedgerLine| LedgerLine { source: SourcePosition { partition: 0, offset: 0 }, ..line.clone() };
     lines.values().map(unplaced).collect()
 }
 
@@ -78,7 +79,8 @@ fn log_and_store(seed: u64) -> (Vec<Entry>, Book) {
         }
         let marked = book.reservation(step.id).is_some_and(|r| r.attempt(1).is_some());
         if marked && run.dice.chance(8) {
-            let source = *run.dice.pick(&[UsageSource::ProviderReport, UsageSource::Person, UsageSource::BucketResidual]);
+            let source =
+                *run.dice.pick(&[UsageSource::ProviderReport, UsageSource::Person, UsageSource::BucketResidual]);
             let record = record(source, run.random_amounts(), &format!("report-{n}"));
             append(step.id, Event::UsageRecorded { number: 1, record }, step.now_ms, &mut due);
         }
@@ -114,8 +116,11 @@ fn at_rest_the_store_the_fold_and_the_lines_agree() {
             // Leases are the store's alone, and so is the order in which a release and a report were seen.
             (folded.due_ms, folded.flagged) = (reservation.due_ms, reservation.flagged);
             assert_eq!(&folded, reservation, "seed {seed}");
-            let of_lines: Amounts =
-                lines.values().filter(|line| line.key.reservation == reservation.created.id).map(|line| line.amount).sum();
+            let of_lines: Amounts = lines
+                .values()
+                .filter(|line| line.key.reservation == reservation.created.id)
+                .map(|line| line.amount)
+                .sum();
             assert_eq!(reservation.charged(), of_lines, "seed {seed}");
         }
     }
@@ -183,9 +188,13 @@ fn what_changed_is_told_and_a_copy_is_not_news() {
     let created = Event::ReservationCreated(Arc::new(request(1).created()));
     let started = Event::AttemptStarted { number: 1, hold: of_attempt(2_000, "0.10"), target: target("primary") };
     let used = Event::UsageRecorded { number: 1, record: record(UsageSource::Response, of_attempt(9, "0.01"), "") };
-    for (offset, event, is_news, lines) in
-        [(0, &created, true, 0), (1, &created, false, 0), (2, &started, true, 0), (3, &used, true, 1), (4, &used, false, 0)]
-    {
+    for (offset, event, is_news, lines) in [
+        (0, &created, true, 0),
+        (1, &created, false, 0),
+        (2, &started, true, 0),
+        (3, &used, true, 1),
+        (4, &used, false, 0),
+    ] {
         let absorbed = fold.absorb(at(offset), id(1), event, NOON_MS).unwrap();
         let posted = absorbed.posting.iter().filter_map(line_of).count();
         assert_eq!((absorbed.is_news, posted), (is_news, lines), "{offset}");

@@ -91,7 +91,10 @@ pub enum Posting {
     Posted(Box<LedgerLine>),
     /// The same figures, or a copy, or a weaker word.
     AlreadyPosted,
-    Discrepancy { discrepancy: Box<Discrepancy>, adjustment: Option<Box<LedgerLine>> },
+    Discrepancy {
+        discrepancy: Box<Discrepancy>,
+        adjustment: Option<Box<LedgerLine>>,
+    },
 }
 
 /// The context of a usage: everything but its figures.

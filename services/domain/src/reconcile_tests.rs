@@ -47,7 +47,14 @@ fn every_row_of_the_table() {
         ("expired, nothing was sent", vec![], expired, absent(), by_person, Plan::ReleaseInFull),
         ("expired, its mark was lost, the ledger has the line", vec![], expired, found(1), by_person, correct()),
         ("expired, the provider refused", vec![sent(), refused()], expired, absent(), by_person, Plan::Close),
-        ("expired, answered", vec![sent(), close_attempt(1, executed(9, "0.01"))], expired, absent(), by_person, Plan::Close),
+        (
+            "expired, answered",
+            vec![sent(), close_attempt(1, executed(9, "0.01"))],
+            expired,
+            absent(),
+            by_person,
+            Plan::Close,
+        ),
         ("expired, may have executed", vec![sent()], expired, absent(), by_person, Plan::CompleteAndPend),
         ("expired, timed out", vec![sent(), timed_out()], expired, absent(), by_person, Plan::CompleteAndPend),
         ("expired, nothing sent, the projection lags", vec![], expired, lags(), by_person, Plan::Wait),
@@ -65,7 +72,14 @@ fn every_row_of_the_table() {
         ("the same, by estimate", pended(), thrice, lags(), CeilingPolicy::Estimate, Plan::Escalate),
         ("escalated already", [pended(), vec![Command::Escalate]].concat(), thrice, absent(), by_person, Plan::Wait),
         ("escalated, it lags", [pended(), vec![Command::Escalate]].concat(), thrice, lags(), by_person, Plan::Wait),
-        ("settled", vec![sent(), close_attempt(1, executed(9, "0.01")), Command::Close], thrice, absent(), by_person, Plan::Wait),
+        (
+            "settled",
+            vec![sent(), close_attempt(1, executed(9, "0.01")), Command::Close],
+            thrice,
+            absent(),
+            by_person,
+            Plan::Wait,
+        ),
         ("released", vec![Command::Release], thrice, absent(), by_person, Plan::Wait),
     ];
     for (name, history, age_ms, view, policy, expected) in rows {

@@ -130,7 +130,11 @@ fn every_hard_filter_names_its_reason() {
     for (name, deployment, needs, at_ms, tried, open, why) in rows {
         let filtered = filter(&model(vec![vec![deployment]]), needs, at_ms, tried, open);
         let refused: Vec<Ineligible> = filtered.refused.iter().map(|(_, why)| *why).collect();
-        assert_eq!((refused, filtered.eligible.len()), (why.into_iter().collect(), usize::from(why.is_none())), "{name}");
+        assert_eq!(
+            (refused, filtered.eligible.len()),
+            (why.into_iter().collect(), usize::from(why.is_none())),
+            "{name}"
+        );
     }
 }
 
@@ -149,10 +153,7 @@ fn when_nothing_is_eligible_the_reason_is_the_one_nearest_to_serving() {
 
 #[test]
 fn tiers_come_in_order_and_health_decides_within_one() {
-    let tiers = vec![
-        vec![deployment("a"), deployment("b"), deployment("c")],
-        vec![deployment("cheap-and-quick")],
-    ];
+    let tiers = vec![vec![deployment("a"), deployment("b"), deployment("c")], vec![deployment("cheap-and-quick")]];
     let filtered = filter(&model(tiers), &[], NOON_MS, &[], &[]);
     let health = HashMap::from([("a", 10), ("b", 90), ("c", 10), ("cheap-and-quick", 1_000)]);
     let ranked = rank(filtered.eligible, |id| health[id.as_str()]);

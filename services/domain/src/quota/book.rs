@@ -244,7 +244,8 @@ impl Book {
         }
         let due_after = (!reservation.closed).then_some(reservation.due_ms);
         let entry = Entry { reservation, lapsed, confirmed, leaving };
-        let (counting, admitted_at_ms) = (entry.reservation.created.counting.clone(), entry.reservation.created.admitted_at_ms);
+        let (counting, admitted_at_ms) =
+            (entry.reservation.created.counting.clone(), entry.reservation.created.admitted_at_ms);
         let after = entry.position();
         self.entries.insert(id, entry);
         self.shift(&counting, admitted_at_ms, before, after, now_ms);

@@ -90,7 +90,9 @@ fn o50_fifty_denials_leave_nothing_behind() {
     };
     let before = book.image();
     for n in 2..52 {
-        let Decision::Denied(denial) = run(&mut book, n, &with_budget(n, "1").command(), NOON_MS) else { panic!("{n}") };
+        let Decision::Denied(denial) = run(&mut book, n, &with_budget(n, "1").command(), NOON_MS) else {
+            panic!("{n}")
+        };
         assert_eq!(denial.limit, daily_budget("1"));
         assert_eq!(denial.limit.to_string(), "usd per day of tenant ($1)");
     }
@@ -192,7 +194,8 @@ fn o57_a_timed_out_call_that_the_provider_bills() {
     // A costs 10/30 per million, B 1/2; the worst case of each is 100 in and 1,000 out.
     let (of_a, of_b) = (of_attempt(1_100, "0.031"), of_attempt(1_100, "0.0021"));
     let request = |limits| Request { hold: of_a + amounts(1, 0, "0"), limits, ..request(1) };
-    let extend = |within| Command::Extend { number: 2, hold: of_b, limits: std::sync::Arc::from([daily_budget(within)]) };
+    let extend =
+        |within| Command::Extend { number: 2, hold: of_b, limits: std::sync::Arc::from([daily_budget(within)]) };
     change(&mut book, 1, &request(vec![]).command(), NOON_MS);
     change(&mut book, 1, &start(1, of_a, None), NOON_MS);
     change(&mut book, 1, &close_attempt(1, Closing::MayHaveExecuted), NOON_MS);
@@ -229,9 +232,8 @@ fn o58_the_end_follows_from_what_was_sent() {
 
 #[test]
 fn a_slot_lapses_with_its_lease_and_comes_back_with_a_renewal() {
-    let one_at_a_time = |n, at_ms| {
-        Request { at_ms, limits: vec![tenant_limit(Measure::Concurrent, 1)], ..request(n) }.command()
-    };
+    let one_at_a_time =
+        |n, at_ms| Request { at_ms, limits: vec![tenant_limit(Measure::Concurrent, 1)], ..request(n) }.command();
     let renew = |until_ms| Command::Renew { until_ms, owner: OWNER.into() };
     let mut book = Book::new(BookOptions::default());
     change(&mut book, 1, &one_at_a_time(1, NOON_MS), NOON_MS);
@@ -261,7 +263,8 @@ fn an_idempotency_key_names_the_first_reservation_for_a_day() {
     // A horizon shorter than the key's life does not shorten it.
     let mut book = Book::new(BookOptions { retry_horizon_ms: 1_000 });
     settle(&mut book, &with_key(1, 1, 7), 1, executed(10, "0.01"), NOON_MS);
-    let line = Correction { source: SourcePosition { partition: 0, offset: 1 }, ..correction_of(1, amounts(1, 10, "0.01")) };
+    let line =
+        Correction { source: SourcePosition { partition: 0, offset: 1 }, ..correction_of(1, amounts(1, 10, "0.01")) };
     book.correct(&line, NOON_MS);
     let last_ms = NOON_MS + DAY_MS - 1;
     for at_ms in [NOON_MS, NOON_MS + 2_000, last_ms] {
@@ -415,7 +418,9 @@ fn a_line_on_what_was_released_is_charged_and_flagged() {
     let mut book = Book::new(BookOptions::default());
     settle(&mut book, &request(1), 1, Closing::NotExecuted, NOON_MS);
     let reply = book.correct(&correction_of(1, amounts(1, 10, "0.01")), NOON_MS);
-    assert!(matches!(reply.decision, Decision::Change(ref events) if matches!(events[..], [Event::ChargeCorrected { .. }])));
+    assert!(
+        matches!(reply.decision, Decision::Change(ref events) if matches!(events[..], [Event::ChargeCorrected { .. }]))
+    );
     assert!(book.reservation(id(1)).unwrap().flagged);
     assert_eq!(day(&book, NOON_MS).charged, amounts(1, 10, "0.01"));
 }

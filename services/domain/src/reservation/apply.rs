@@ -8,8 +8,8 @@ use std::sync::Arc;
 use crate::attempt::{Attempt, AttemptNumber, AttemptOutcome};
 use crate::money::{Amounts, Charge, Hold};
 
-use super::event::{Created, Event, PendCause};
 use super::Reservation;
+use super::event::{Created, Event, PendCause};
 
 /// The state after `event`. Events of a reservation that was never created change nothing: its records are gone, or
 /// never were, and the ledger alone speaks for it.

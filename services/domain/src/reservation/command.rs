@@ -6,8 +6,8 @@ use crate::attempt::{AttemptNumber, AttemptOutcome, Target};
 use crate::money::{Charge, Hold};
 use crate::quota::{Denial, Limit};
 
-use super::event::{Created, Event, PendCause, UsageRecord};
 use super::ReservationStatus;
+use super::event::{Created, Event, PendCause, UsageRecord};
 
 /// What admission asks for. The store stamps `admitted_at_ms` and `due_ms` with its own clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,21 +51,47 @@ impl Closing {
 pub enum Command {
     Reserve(Arc<Reserve>),
     /// The mark. `previous` closes attempt `number − 1` in the same step when it is still open.
-    StartAttempt { number: AttemptNumber, hold: Hold, target: Arc<Target>, previous: Option<Closing> },
-    Correlate { number: AttemptNumber, provider_id: String },
+    StartAttempt {
+        number: AttemptNumber,
+        hold: Hold,
+        target: Arc<Target>,
+        previous: Option<Closing>,
+    },
+    Correlate {
+        number: AttemptNumber,
+        provider_id: String,
+    },
     /// Grants what attempt `number` needs beyond what is free, or is denied by a limit.
-    Extend { number: AttemptNumber, hold: Hold, limits: Arc<[Limit]> },
+    Extend {
+        number: AttemptNumber,
+        hold: Hold,
+        limits: Arc<[Limit]>,
+    },
     /// Partial usage gives a lower worst case; it never raises one (I7).
-    Tighten { number: AttemptNumber, hold: Hold },
+    Tighten {
+        number: AttemptNumber,
+        hold: Hold,
+    },
     FreeSlot,
-    Renew { until_ms: i64, owner: Arc<str> },
-    CloseAttempt { number: AttemptNumber, closing: Closing },
+    Renew {
+        until_ms: i64,
+        owner: Arc<str>,
+    },
+    CloseAttempt {
+        number: AttemptNumber,
+        closing: Closing,
+    },
     Close,
-    Pend { cause: PendCause },
+    Pend {
+        cause: PendCause,
+    },
     Release,
     Escalate,
     /// From the ledger, which always wins: the running total of an attempt.
-    Correct { number: AttemptNumber, total: Charge },
+    Correct {
+        number: AttemptNumber,
+        total: Charge,
+    },
 }
 
 /// What a command comes to. Only `Change` changes anything.

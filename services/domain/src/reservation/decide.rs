@@ -268,7 +268,8 @@ fn closing_events(reservation: &Reservation, number: AttemptNumber, closing: &Cl
     match closing {
         Closing::NotExecuted | Closing::MayHaveExecuted | Closing::ExecutedUsageUnknown => vec![closed],
         Closing::Executed(record) => {
-            let record = Arc::new(UsageRecord { charge: line_charge(reservation, record.charge), ..(**record).clone() });
+            let record =
+                Arc::new(UsageRecord { charge: line_charge(reservation, record.charge), ..(**record).clone() });
             vec![Event::UsageRecorded { number, record }, closed]
         }
     }

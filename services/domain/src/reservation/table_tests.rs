@@ -60,7 +60,8 @@ fn commands(name: &str) -> Vec<Command> {
     let budget = |dollars| Arc::from([daily_budget(dollars)]);
     let again = |command: Command| vec![command.clone(), command];
     let renew = |owner: &str| Command::Renew { until_ms: NOON_MS + 3 * LEASE_MS, owner: owner.into() };
-    let extend = |dollars, within| Command::Extend { number: 2, hold: of_attempt(1_600, dollars), limits: budget(within) };
+    let extend =
+        |dollars, within| Command::Extend { number: 2, hold: of_attempt(1_600, dollars), limits: budget(within) };
     let correlate = |provider_id: &str| Command::Correlate { number: 1, provider_id: provider_id.to_owned() };
     let pend = || Command::Pend { cause: PendCause::Expired };
     let elsewhere = Command::StartAttempt { number: 1, hold: worst_case(), target: target("other"), previous: None };
@@ -97,7 +98,9 @@ fn commands(name: &str) -> Vec<Command> {
         "close 1: usage unknown" => vec![close_attempt(1, Closing::ExecutedUsageUnknown)],
         "close 1: $0.05" => vec![close_attempt(1, executed(900, "0.05"))],
         "close 1: $0.05 twice" => again(close_attempt(1, executed(900, "0.05"))),
-        "close 1: $0.05, then $0.07" => vec![close_attempt(1, executed(900, "0.05")), close_attempt(1, executed(1_000, "0.07"))],
+        "close 1: $0.05, then $0.07" => {
+            vec![close_attempt(1, executed(900, "0.05")), close_attempt(1, executed(1_000, "0.07"))]
+        }
         "close 1: -$0.01" => vec![close_attempt(1, executed(900, "-0.01"))],
         "start 2, 1 used -$0.01" => vec![start(2, Amounts::ZERO, Some(executed(900, "-0.01")))],
         "close" => vec![Command::Close],
@@ -210,4 +213,3 @@ fn every_cell_of_the_table() {
     }
     assert!(seen > 200, "only {seen} cells");
 }
-
