@@ -10,10 +10,13 @@ use weir_domain::reservation::{Created, Event};
 use weir_runtime::clock::SharedClock;
 use weir_schemas::reservation_event::{Header, NotLogged, ReservationEvent};
 use weir_schemas::{EncodeError, Record};
-use weir_streams::{AppendError, Batch, EventLog, Topic};
+use weir_streams::{Append, AppendError, Batch, EventLog, Topic};
 
 /// What most frames take; a larger one grows its buffer.
 const FRAME_BYTES: usize = 320;
+
+/// Batches that wait for one sync: some hundred kilobytes, far below what the log's queue takes.
+const APPENDED_AT_ONCE: usize = 512;
 
 /// The reconciler's pen.
 #[derive(Debug, Clone)]
@@ -107,6 +110,31 @@ impl Journal {
         let mut frame = Vec::with_capacity(FRAME_BYTES);
         record.encode(&mut frame)?;
         self.append(topic, key, vec![Bytes::from(frame)]).await
+    }
+
+    /// Appends flat records, each under its key, and returns when all are durable. All are encoded before the first is
+    /// appended; when the log refuses in the middle, appending all again is harmless.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub async fn write_all<R: Record + Sync>(&self, topic: Topic, records: &[(Bytes, R)]) -> Result<(), JournalError> {
+        let mut frames = Vec::with_capacity(records.len());
+        for (key, record) in records {
+            let mut frame = Vec::with_capacity(FRAME_BYTES);
+            record.encode(&mut frame)?;
+            frames.push((key.clone(), Bytes::from(frame)));
+        }
+        let time_ms = self.clock.now_ms();
+        for chunk in frames.chunks(APPENDED_AT_ONCE) {
+            let append = |(key, frame): &(Bytes, Bytes)| {
+                self.log.append(Batch::new(topic, key.clone(), time_ms, vec![frame.clone()]))
+            };
+            let appends: Vec<Append> = chunk.iter().map(append).collect();
+            for append in appends {
+                append.durable().await?;
+            }
+        }
+        Ok(())
     }
 
     async fn append(&self, topic: Topic, key: Bytes, values: Vec<Bytes>) -> Result<(), JournalError> {

@@ -15,6 +15,14 @@ pub mod sweep;
 
 pub mod corrector;
 
+pub mod reports;
+pub mod claim;
+pub mod index;
+pub mod buckets;
+pub mod import;
+
+pub mod compare;
+
 pub mod rehearsal;
 pub mod projection;
 pub mod journal;
@@ -22,9 +30,15 @@ pub mod journal;
 pub mod metrics;
 pub mod options;
 
+#[cfg(test)]
+mod scenarios;
+
+pub use compare::{Comparison, compare};
 pub use corrector::Corrector;
 pub use journal::{Journal, JournalError};
 pub use metrics::ReconcilerMetrics;
 pub use options::ReconcilerOptions;
 pub use projection::Projection;
+pub use index::{AttemptIndex, IndexError, RecentCorrelations};
+pub use reports::{Prices, ReportPorts, Reports};
 pub use sweep::{CeilingPolicies, Sweep};

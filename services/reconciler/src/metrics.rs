@@ -63,6 +63,8 @@ pub enum ReportResult {
     Recorded,
     /// It said nothing new.
     Duplicate,
+    /// It speaks of everything in a window: for comparison.
+    Bucket,
     /// No attempt fits yet.
     Parked,
     /// No attempt fitted until the ceiling: a discrepancy.

@@ -1,11 +1,11 @@
 //! What an operator may set of the reconciler. Every bound says why it is there.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use weir_runtime::units::HumanDuration;
 
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReconcilerOptions {
     /// How often the sweep looks for leases that ended.

@@ -4,9 +4,11 @@
 //! looked at. So a round first looks at the store, then marks the ends of the log, then waits (bounded) until the
 //! builder has passed the mark. Comparing with the *current* end instead would never succeed under load.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 
@@ -16,9 +18,10 @@ use weir_domain::ledger::LedgerLine;
 use weir_domain::money::Charge;
 use weir_domain::reconcile::LedgerView;
 use weir_domain::reservation::{Closing, Command, Reservation};
+use weir_ledger::builder::subscription;
 use weir_ledger::contract::{LedgerError, LedgerStore, StoredReservation};
 use weir_streams::consumer::StoreError;
-use weir_streams::{EventLog, ReadError, Subscription, Topic};
+use weir_streams::{EventLog, ReadError, Topic};
 
 /// How often the builder's position is looked at while waiting: well below the time of one of its batches.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -28,14 +31,21 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub struct Projection {
     store: Arc<dyn LedgerStore>,
     log: Arc<dyn EventLog>,
-    /// The builder's consumer name.
-    builder: Arc<str>,
     patience: Duration,
 }
 
 /// Ends of the reservations' topic, by partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark(Vec<(u32, u64)>);
+
+/// What the builder's silence means after a [`Mark`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// It has read everything before the mark.
+    all: bool,
+    /// Reservations whose events it has set aside for a person.
+    parked: HashSet<Bytes>,
+}
 
 /// Why the projection could not be asked. Each may pass by itself.
 #[derive(Debug, Error)]
@@ -51,18 +61,13 @@ pub enum ProjectionError {
 impl Projection {
     /// `patience` bounds how long one round waits for the builder; beyond it the projection counts as lagging.
     #[must_use]
-    pub const fn new(
-        store: Arc<dyn LedgerStore>,
-        log: Arc<dyn EventLog>,
-        builder: Arc<str>,
-        patience: Duration,
-    ) -> Self {
-        Self { store, log, builder, patience }
+    pub const fn new(store: Arc<dyn LedgerStore>, log: Arc<dyn EventLog>, patience: Duration) -> Self {
+        Self { store, log, patience }
     }
 
-    #[must_use]
-    pub const fn store(&self) -> &Arc<dyn LedgerStore> {
-        &self.store
+    /// Beside the ledger it keeps what waits for an attempt.
+    pub(crate) fn store(&self) -> &dyn LedgerStore {
+        &*self.store
     }
 
     /// Where the log ends now, written included: what is written may yet be read.
@@ -77,32 +82,35 @@ impl Projection {
         Ok(Mark(ends))
     }
 
-    /// Waits until the builder has read everything before `mark`. `false` when it has not in time.
+    /// Where the builder stands: moves when there is news.
     ///
     /// # Errors
     /// [`ProjectionError`].
-    pub async fn passes(&self, mark: &Mark) -> Result<bool, ProjectionError> {
+    pub async fn position(&self) -> Result<Mark, ProjectionError> {
+        let mut positions = Vec::new();
+        for partition in 0..self.log.partitions(Topic::Reservations) {
+            positions.push((partition, self.store.load(&subscription(partition)).await?.unwrap_or(0)));
+        }
+        Ok(Mark(positions))
+    }
+
+    /// Waits, bounded, until the builder has read everything before `mark`.
+    ///
+    /// # Errors
+    /// [`ProjectionError`].
+    pub async fn seen(&self, mark: &Mark) -> Result<Seen, ProjectionError> {
         let deadline = Instant::now() + self.patience;
-        loop {
-            if self.has_passed(mark).await? {
-                return Ok(true);
-            }
+        while !self.position().await?.has_passed(mark) {
             if Instant::now() >= deadline {
-                return Ok(false);
+                return Ok(Seen::default());
             }
             sleep(LOOK_EVERY).await;
         }
-    }
-
-    async fn has_passed(&self, mark: &Mark) -> Result<bool, ProjectionError> {
-        for (partition, end) in &mark.0 {
-            let (consumer, topic) = (Arc::clone(&self.builder), Topic::Reservations);
-            let position = self.store.load(&Subscription { consumer, topic, partition: *partition }).await?;
-            if position.unwrap_or(0) < *end {
-                return Ok(false);
-            }
+        let mut parked = HashSet::new();
+        for (partition, _) in &mark.0 {
+            parked.extend(self.store.list(&subscription(*partition)).await?.into_iter().map(|parked| parked.key));
         }
-        Ok(true)
+        Ok(Seen { all: true, parked })
     }
 
     /// Everything the projection has of `id`.
@@ -114,11 +122,22 @@ impl Projection {
     }
 }
 
-/// What the lines say. Ask only after [`Projection::passes`] said yes, or absence proves nothing.
-#[must_use]
-pub fn view_of(stored: Option<&StoredReservation>) -> LedgerView {
-    let totals = stored.map(|stored| totals_of(&stored.lines)).unwrap_or_default();
-    if totals.is_empty() { LedgerView::Absent } else { LedgerView::Found(totals) }
+impl Mark {
+    fn has_passed(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|((_, here), (_, there))| here >= there)
+    }
+}
+
+impl Seen {
+    /// What the ledger says of `id`, of which `stored` was found after the mark was passed.
+    #[must_use]
+    pub fn view(&self, id: ReservationId, stored: Option<&StoredReservation>) -> LedgerView {
+        if !self.all || self.parked.contains(&id.as_bytes()[..]) {
+            return LedgerView::NotYetKnown;
+        }
+        let totals = stored.map(|stored| totals_of(&stored.lines)).unwrap_or_default();
+        if totals.is_empty() { LedgerView::Absent } else { LedgerView::Found(totals) }
+    }
 }
 
 /// What the log knows and the store has not heard, beside charges: a gateway appends first, and may die before it tells

@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use weir_domain::ids::{ReservationId, TenantId};
 use weir_domain::money::Amounts;
-use weir_domain::reconcile::{CeilingPolicy, LedgerView, Patience, Plan, plan};
+use weir_domain::reconcile::{CeilingPolicy, Patience, Plan, plan};
 use weir_domain::reservation::{Command, Decision, Reservation, ReservationStatus};
 use weir_quota::{QuotaError, QuotaStore};
 use weir_runtime::failpoint;
@@ -26,7 +26,7 @@ use crate::journal::{Journal, JournalError};
 use crate::metrics::ReconcilerMetrics;
 use crate::moves::{Moves, moves};
 use crate::options::ReconcilerOptions;
-use crate::projection::{Projection, ProjectionError, unheard, view_of};
+use crate::projection::{Projection, ProjectionError, Seen, unheard};
 use crate::rehearsal::after;
 
 /// What a tenant wants after the ceiling.
@@ -140,9 +140,9 @@ impl Sweep {
             return Ok(round);
         }
         let mark = self.projection.mark().await?;
-        let has_read_all = self.projection.passes(&mark).await?;
+        let seen = self.projection.seen(&mark).await?;
         for reservation in reservations {
-            let plan = match self.step(&reservation, has_read_all, now_ms).await {
+            let plan = match self.step(&reservation, &seen, now_ms).await {
                 Ok(plan) => plan,
                 // One that can never be written must not hold up the others.
                 Err(Trouble::Journal(error)) if !error.is_temporary() => {
@@ -216,10 +216,10 @@ impl Sweep {
     }
 
     /// Plans and acts on one reservation.
-    async fn step(&self, reservation: &Reservation, has_read_all: bool, now_ms: i64) -> Result<Plan, Trouble> {
+    async fn step(&self, reservation: &Reservation, seen: &Seen, now_ms: i64) -> Result<Plan, Trouble> {
         let created = &reservation.created;
         let stored = self.projection.find(created.id).await?;
-        let view = if has_read_all { view_of(stored.as_ref()) } else { LedgerView::NotYetKnown };
+        let view = seen.view(created.id, stored.as_ref());
         let mut commands = unheard(reservation, stored.as_ref());
         let informed = after(reservation, &commands, now_ms);
         let patience = Patience {
