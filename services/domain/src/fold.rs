@@ -29,6 +29,9 @@ pub struct Absorbed {
     pub posting: Option<Posting>,
     /// Whether the event changed the reservation at all; `false` for a copy.
     pub is_news: bool,
+    /// The reservation as the event left it, once it has ended: from then on the fold may forget it at any event, the
+    /// one that ended it included.
+    pub ended: Option<Reservation>,
 }
 
 /// The fold does not know the reservation: either its record left after the horizon, and [`Fold::restore`] takes it
@@ -85,7 +88,8 @@ impl Fold {
         let state_after = book.reservation(id);
         let is_news = state_after != state_before.as_ref();
         let after = state_after.map(Reservation::status).ok_or(Unknown(id))?;
-        let absorbed = Absorbed { tenant: folded.tenant.clone(), before, after, posting, is_news };
+        let ended = if after.is_final() { state_after.cloned() } else { None };
+        let absorbed = Absorbed { tenant: folded.tenant.clone(), before, after, posting, is_news, ended };
         self.forget(&absorbed.tenant, recorded_at_ms);
         Ok(absorbed)
     }

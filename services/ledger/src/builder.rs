@@ -105,7 +105,8 @@ impl LedgerBuilder {
         let positions = state.applied.iter().map(|(partition, offset)| (*partition, *offset)).collect();
         let snapshot = Snapshot::of(&state.projection, positions, now_ms);
         // Sealing is a second of work at a million reservations: not on a thread that serves requests.
-        let sealed = tokio::task::spawn_blocking(move || snapshot.seal()).await.map_err(|_| CheckpointError::Lost)??;
+        let sealed =
+            tokio::task::spawn_blocking(move || snapshot.seal()).await.map_err(|_| CheckpointError::Lost)??;
         self.store.save_checkpoint(sealed, self.options.keep).await?;
         state.since_checkpoint = 0;
         state.checkpoint_at_ms = now_ms;
@@ -174,6 +175,13 @@ impl LedgerBuilder {
     }
 }
 
+#[cfg(test)]
+impl LedgerBuilder {
+    pub(crate) async fn fold_image(&self) -> weir_domain::fold::FoldImage {
+        self.state.lock().await.projection.fold().image()
+    }
+}
+
 #[async_trait]
 impl Effect for LedgerBuilder {
     async fn apply(&self, delivery: Delivery<'_>) -> Result<Applied, EffectError> {
@@ -203,3 +211,7 @@ fn conflict(state: &mut State, key: LineKey, field: &'static str) -> EffectError
 fn retry(error: &dyn std::error::Error) -> EffectError {
     EffectError::Retry { reason: error.to_string() }
 }
+
+#[cfg(test)]
+#[path = "builder_tests.rs"]
+mod tests;

@@ -86,8 +86,7 @@ pub(crate) fn open(stored: &StoredCheckpoint, options: BookOptions) -> Result<Pr
     if digest(stored.format, &stored.positions, &stored.image) != stored.sha256 {
         return Err(CheckpointFlaw::Digest);
     }
-    let image: Image =
-        postcard::from_bytes(&stored.image).map_err(|error| CheckpointFlaw::Image(error.to_string()))?;
+    let image: Image = postcard::from_bytes(&stored.image).map_err(|error| CheckpointFlaw::Image(error.to_string()))?;
     if image.fold.options() != options {
         return Err(CheckpointFlaw::Options);
     }

@@ -11,20 +11,28 @@
 //! the counters), I13 (the same log gives the same lines, from its first segment or from a verified checkpoint), and for
 //! I9 the view that says *not yet known* where absence proves nothing.
 
-pub mod contract;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
+pub mod contract;
 pub mod sqlite;
 
-pub mod projection;
 pub mod builder;
 mod outgoing;
+pub mod projection;
 
 pub mod checkpoint;
 pub mod start;
+
+pub mod export;
+pub mod verify;
+pub mod view;
+
+#[cfg(test)]
+mod testing;
 
 pub use builder::{CONSUMER, LedgerBuilder, subscription};
 pub use checkpoint::CheckpointOptions;
 pub use contract::{LedgerError, LedgerStore};
 pub use sqlite::SqliteLedger;
 pub use start::{Folded, Started, start};
+pub use view::ledger_view;

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use weir_domain::attempt::Attempt;
 use weir_domain::ids::TenantId;
 use weir_domain::reservation::UsageRecord;
-use weir_schemas::{EncodeError, Record};
 use weir_schemas::discrepancy::Discrepancy;
 use weir_schemas::ledger_entry::LedgerEntry;
 use weir_schemas::usage_row::UsageRow;
+use weir_schemas::{EncodeError, Record};
 use weir_streams::{Batch, Topic};
 
 use crate::contract::{Change, LedgerError, LedgerStore};

@@ -83,8 +83,8 @@ impl Projection {
         !self.pending.is_empty()
     }
 
-    /// Folds one record of the reservations' topic.
-    pub(crate) async fn absorb(&mut self, store: &dyn LedgerStore, record: &StoredRecord) -> Result<(), AbsorbError> {
+    /// Folds one record of the reservations' topic; says whether it is the first of its reservation.
+    pub(crate) async fn absorb(&mut self, store: &dyn LedgerStore, record: &StoredRecord) -> Result<bool, AbsorbError> {
         let event = ReservationEvent::decode(&record.value).map_err(|error| AbsorbError::Poison(error.to_string()))?;
         let source = source_of(record)?;
         let id = event.header().reservation;
@@ -98,8 +98,9 @@ impl Projection {
         })?;
         self.latest_ms = self.latest_ms.max(recorded_at_ms);
         let mark = EventMark { source, kind: event.kind(), attempt: event.event().attempt(), recorded_at_ms };
+        let is_first = absorbed.before.is_none();
         self.note(record, event.header(), event.event(), mark, absorbed);
-        Ok(())
+        Ok(is_first)
     }
 
     /// Whether the fold's not knowing `id` may mean that it forgot. A creation is looked up only when its admission is
@@ -146,16 +147,14 @@ impl Projection {
     }
 
     fn note(&mut self, record: &StoredRecord, header: &Header, event: &Event, mark: EventMark, absorbed: Absorbed) {
-        let id = header.reservation;
-        let ended = absorbed.after.is_final().then(|| self.fold.reservation(id).cloned()).flatten();
-        let pending = self.pending_of(id, &record.key, &header.region);
+        let pending = self.pending_of(header.reservation, &record.key, &header.region);
         if pending.events.iter().all(|known| known.source != mark.source) {
             pending.events.push(mark);
         }
         if absorbed.before != Some(absorbed.after) {
             pending.status_since_ms = Some(mark.recorded_at_ms);
         }
-        pending.ended = ended;
+        pending.ended = absorbed.ended;
         let behind = RowSource { recorded_at_ms: mark.recorded_at_ms, position: mark.source };
         if matches!(event, Event::AttemptClosed { .. }) && absorbed.is_news {
             pending.rows.insert(mark.attempt, behind);

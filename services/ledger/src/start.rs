@@ -172,7 +172,7 @@ async fn follow(
                 continue;
             }
             match folded.projection.absorb(store, record).await {
-                Ok(()) => folded.replayed_events += 1,
+                Ok(_) => folded.replayed_events += 1,
                 Err(AbsorbError::Store(error)) => return Err(error.into()),
                 Err(AbsorbError::Poison(reason)) => {
                     let (offset, reason) = (record.offset, reason.as_str());
@@ -184,3 +184,7 @@ async fn follow(
     folded.positions.insert(partition, next);
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "start_tests.rs"]
+mod tests;

@@ -113,7 +113,9 @@ pub async fn refuses_another_line_under_the_same_key(harness: &dyn Harness) -> O
 /// When the store fails.
 pub async fn gives_lines_back_to_the_last_bit(harness: &dyn Harness) -> Outcome {
     let store = harness.open().await?;
-    let (plain, full) = (Arc::new(created(1, "acme")), Arc::new(created_in_full(2, "acme")));
+    let (plain, mut full) = (Arc::new(created(1, "acme")), created_in_full(2, "acme"));
+    full.counting.windows.reverse();
+    let full = Arc::new(full);
     let record = UsageRecord {
         usage: Usage::new(Meter::ALL.iter().map(|meter| (*meter, i64::from(*meter as u8) * 1_000_000_007 + 1)))?,
         source: UsageSource::Split,

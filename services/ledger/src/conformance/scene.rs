@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use weir_domain::attempt::{Attempt, AttemptOutcome, Target};
-use weir_domain::calendar::{self, Window, Zone};
+use weir_domain::calendar::{self, Zone};
 use weir_domain::ids::{KeyId, ModelName, ReservationId, TeamId, TenantId};
 use weir_domain::ledger::{LedgerLine, LineKey, SourcePosition};
 use weir_domain::money::{Amounts, NanoUsd};
@@ -60,17 +60,16 @@ pub fn created(n: u64, tenant: &str) -> Created {
     }
 }
 
-/// With everything set that can be, and counters that follow from nothing else.
+/// With everything set that can be, and scopes in an order that follows from nothing else.
 #[must_use]
 pub fn created_in_full(n: u64, tenant: &str) -> Created {
     let plain = created(n, tenant);
     let team = Some(TeamId::from("team \"ü\""));
     let mut scopes = Scope::of_request(team.as_ref(), &plain.key, &plain.model).to_vec();
     scopes.reverse();
-    let [day, week, month, _] = plain.counting.windows;
     Created {
         team,
-        counting: Counting { scopes: scopes.into(), windows: [week, day, Window::TOTAL, month] },
+        counting: Counting { scopes: scopes.into(), ..plain.counting },
         labels: Arc::from([("app".to_owned(), "x,\"y\"".to_owned()), ("app".to_owned(), String::new())]),
         end_user: Some("ab12".to_owned()),
         idempotency: Some(IdempotencyRecord { key_hash: [9; 32], expires_at_ms: plain.admitted_at_ms + 86_400_000 }),
@@ -92,7 +91,8 @@ pub fn target() -> Arc<Target> {
 #[must_use]
 pub fn record(tokens: i64, nanos: i64, source: UsageSource, cause: &str) -> UsageRecord {
     UsageRecord {
-        usage: Usage::new([(Meter::InUncached, tokens - tokens / 4), (Meter::OutVisible, tokens / 4)]).unwrap_or_default(),
+        usage: Usage::new([(Meter::InUncached, tokens - tokens / 4), (Meter::OutVisible, tokens / 4)])
+            .unwrap_or_default(),
         source,
         charge: Amounts::new(0, tokens, NanoUsd::from_nanos(nanos)),
         price_version: "prices-1".into(),

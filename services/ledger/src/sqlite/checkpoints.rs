@@ -10,11 +10,7 @@ use super::store_error;
 /// Small enough that a part is copied in a few milliseconds.
 const PART_BYTES: usize = 8 * 1024 * 1024;
 
-pub(super) fn save(
-    connection: &mut Connection,
-    checkpoint: &StoredCheckpoint,
-    keep: usize,
-) -> Result<(), LedgerError> {
+pub(super) fn save(connection: &mut Connection, checkpoint: &StoredCheckpoint, keep: usize) -> Result<(), LedgerError> {
     let transaction = connection.transaction().map_err(store_error)?;
     let insert = "INSERT INTO checkpoints (taken_at_ms, positions, format, sha256) VALUES (?1, ?2, ?3, ?4)";
     let positions = json("checkpoint", &checkpoint.positions)?;

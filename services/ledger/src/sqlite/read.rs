@@ -11,9 +11,7 @@ use weir_domain::money::{Amounts, Charge};
 use weir_domain::quota::Scope;
 use weir_domain::reservation::Created;
 
-use crate::contract::{
-    Count, LedgerError, LinePage, OpenPage, OpenReservation, OpenStatus, StoredReservation,
-};
+use crate::contract::{Count, LedgerError, LinePage, OpenPage, OpenReservation, OpenStatus, StoredReservation};
 
 use super::rows::{
     CREATED_COLUMNS, CREATED_WIDTH, Columns, LINE_COLUMNS, damaged, read_created, read_events, read_line, status_of,
@@ -27,8 +25,7 @@ pub(super) fn line(connection: &Connection, key: LineKey) -> Result<Option<Ledge
          WHERE l.reservation = ?1 AND l.attempt = ?2 AND l.seq = ?3"
     );
     let mut statement = connection.prepare_cached(&sql).map_err(store_error)?;
-    let mut rows =
-        statement.query(params![key.reservation.as_bytes(), key.attempt, key.seq]).map_err(store_error)?;
+    let mut rows = statement.query(params![key.reservation.as_bytes(), key.attempt, key.seq]).map_err(store_error)?;
     rows.next().map_err(store_error)?.map(joined_line).transpose()
 }
 

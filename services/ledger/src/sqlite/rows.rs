@@ -62,7 +62,8 @@ impl Details {
             idempotency: record.map(|record| (hex::encode(record.key_hash), record.expires_at_ms)),
             adjust_on_mismatch: created.adjust_on_mismatch,
             scopes: (counting.scopes != usual_scopes).then(|| Arc::clone(&counting.scopes)),
-            windows: (counting.windows != usual_windows(counting.windows.map(|w| w.ordinal))).then_some(counting.windows),
+            windows: (counting.windows != usual_windows(counting.windows.map(|w| w.ordinal)))
+                .then_some(counting.windows),
         }
     }
 
