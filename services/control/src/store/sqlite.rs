@@ -270,3 +270,7 @@ fn to_json<T: serde::Serialize>(value: &T) -> Result<String, StoreError> {
     serde_json::to_string(value)
         .map_err(|error| StoreError::Unreadable { what: "value to write", reason: error.to_string() })
 }
+
+#[cfg(test)]
+#[path = "sqlite_tests.rs"]
+mod tests;
