@@ -52,7 +52,11 @@ pub enum BucketVerdict {
 pub enum Inconclusive {
     NoRequestCount,
     /// Neither what is known nor all together: some ran, and nobody can say which.
-    CountBetween { counted: u64, known: u64, unknown: u64 },
+    CountBetween {
+        counted: u64,
+        known: u64,
+        unknown: u64,
+    },
     /// The provider counted less of this meter than is known, or more although it counted no other request.
     MeterDiffers(Meter),
 }

@@ -121,9 +121,7 @@ pub async fn compare(
 
 /// The newest window of each scope and kind. A store forgets the windows before the one that precedes it, because no
 /// limit looks at them any more; the ledger never does.
-fn newest_windows<'a>(
-    counters: impl Iterator<Item = &'a (Scope, Window)>,
-) -> BTreeMap<(Scope, WindowKind), i32> {
+fn newest_windows<'a>(counters: impl Iterator<Item = &'a (Scope, Window)>) -> BTreeMap<(Scope, WindowKind), i32> {
     let mut newest = BTreeMap::new();
     for (scope, window) in counters {
         let known = newest.entry((scope.clone(), window.kind)).or_insert(window.ordinal);

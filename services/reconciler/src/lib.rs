@@ -15,17 +15,17 @@ pub mod sweep;
 
 pub mod corrector;
 
-pub mod reports;
-pub mod claim;
-pub mod index;
 pub mod buckets;
+pub mod claim;
 pub mod import;
+pub mod index;
+pub mod reports;
 
 pub mod compare;
 
-pub mod rehearsal;
-pub mod projection;
 pub mod journal;
+pub mod projection;
+pub mod rehearsal;
 
 pub mod metrics;
 pub mod options;
@@ -35,10 +35,10 @@ mod scenarios;
 
 pub use compare::{Comparison, compare};
 pub use corrector::Corrector;
+pub use index::{AttemptIndex, IndexError, RecentCorrelations};
 pub use journal::{Journal, JournalError};
 pub use metrics::ReconcilerMetrics;
 pub use options::ReconcilerOptions;
 pub use projection::Projection;
-pub use index::{AttemptIndex, IndexError, RecentCorrelations};
 pub use reports::{Prices, ReportPorts, Reports};
 pub use sweep::{CeilingPolicies, Sweep};

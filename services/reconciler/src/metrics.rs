@@ -1,7 +1,7 @@
 //! What the reconciler counts. Alerts watch `pending_age_ms_max`, `escalations` and `reports_parked` (I11).
 
 use weir_domain::reconcile::Plan;
-use weir_runtime::metrics::{Counter, EncodeLabelSet, EncodeLabelValue, Family, Gauge, Metrics};
+use weir_runtime::metrics::{Counter, EncodeLabelSet, Family, Gauge, Metrics};
 
 /// One set of counters; clones share them.
 #[derive(Debug, Clone, Default)]
@@ -19,43 +19,33 @@ pub struct ReconcilerMetrics {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ByAction {
-    pub action: Action,
+    pub action: &'static str,
 }
 
-/// What the sweep did with a reservation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-pub enum Action {
-    Correct,
-    Close,
-    Release,
-    Pend,
-    Escalate,
-    Estimate,
-    Wait,
-}
-
-impl Action {
+impl ByAction {
+    /// What the sweep did with a reservation.
     #[must_use]
     pub const fn of(plan: &Plan) -> Self {
-        match plan {
-            Plan::Correct(_) => Self::Correct,
-            Plan::Close => Self::Close,
-            Plan::ReleaseInFull => Self::Release,
-            Plan::CompleteAndPend => Self::Pend,
-            Plan::Escalate => Self::Escalate,
-            Plan::Estimate(_) => Self::Estimate,
-            Plan::Wait => Self::Wait,
-        }
+        let action = match plan {
+            Plan::Correct(_) => "correct",
+            Plan::Close => "close",
+            Plan::ReleaseInFull => "release",
+            Plan::CompleteAndPend => "pend",
+            Plan::Escalate => "escalate",
+            Plan::Estimate(_) => "estimate",
+            Plan::Wait => "wait",
+        };
+        Self { action }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ByResult {
-    pub result: ReportResult,
+    pub result: &'static str,
 }
 
 /// What became of a usage report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportResult {
     /// It closed an attempt whose usage was unknown.
     Settled,
@@ -69,6 +59,21 @@ pub enum ReportResult {
     Parked,
     /// No attempt fitted until the ceiling: a discrepancy.
     Unmatched,
+}
+
+impl ByResult {
+    #[must_use]
+    pub const fn of(result: ReportResult) -> Self {
+        let result = match result {
+            ReportResult::Settled => "settled",
+            ReportResult::Recorded => "recorded",
+            ReportResult::Duplicate => "duplicate",
+            ReportResult::Bucket => "bucket",
+            ReportResult::Parked => "parked",
+            ReportResult::Unmatched => "unmatched",
+        };
+        Self { result }
+    }
 }
 
 impl ReconcilerMetrics {
@@ -93,20 +98,16 @@ impl ReconcilerMetrics {
             registry.register("escalations", "Reservations handed to a person", own.escalations.clone());
             registry.register("corrections", "Ledger lines that moved a counter", own.corrections.clone());
             registry.register("reports", "Usage reports, by what became of them", own.reports.clone());
-            registry.register(
-                "reports_parked",
-                "Usage reports that fit no attempt yet",
-                own.reports_parked.clone(),
-            );
+            registry.register("reports_parked", "Usage reports that fit no attempt yet", own.reports_parked.clone());
         });
         own
     }
 
     pub(crate) fn count_action(&self, plan: &Plan) {
-        self.actions.get_or_create(&ByAction { action: Action::of(plan) }).inc();
+        self.actions.get_or_create(&ByAction::of(plan)).inc();
     }
 
     pub(crate) fn count_report(&self, result: ReportResult) {
-        self.reports.get_or_create(&ByResult { result }).inc();
+        self.reports.get_or_create(&ByResult::of(result)).inc();
     }
 }

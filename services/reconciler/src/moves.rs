@@ -44,14 +44,8 @@ pub fn moves(reservation: &Reservation, ledger: &LedgerView, plan: &Plan, now_ms
 
 /// The lines are on the log; only the store has not heard of them. When they are all that was missing of an expired
 /// reservation, it is closed in the same step.
-fn correct(
-    reservation: &Reservation,
-    ledger: &LedgerView,
-    totals: &[(AttemptNumber, Charge)],
-    now_ms: i64,
-) -> Moves {
-    let mut store: Vec<Command> =
-        totals.iter().map(|&(number, total)| Command::Correct { number, total }).collect();
+fn correct(reservation: &Reservation, ledger: &LedgerView, totals: &[(AttemptNumber, Charge)], now_ms: i64) -> Moves {
+    let mut store: Vec<Command> = totals.iter().map(|&(number, total)| Command::Correct { number, total }).collect();
     let is_known = |attempt: &Attempt| attempt.is_known() || totals.iter().any(|(number, _)| *number == attempt.number);
     match reservation.status() {
         ReservationStatus::Reserved if reservation.attempts.iter().all(is_known) => {

@@ -10,9 +10,7 @@ use weir_domain::attempt::{Attempt, AttemptNumber, AttemptOutcome};
 use weir_domain::money::Amounts;
 use weir_domain::quota::{Counting, Denial, Limit};
 use weir_domain::reconcile::LedgerView;
-use weir_domain::reservation::{
-    Balances, Command, Decision, Event, Reservation, UsageRecord, apply, decide,
-};
+use weir_domain::reservation::{Balances, Command, Decision, Event, Reservation, UsageRecord, apply, decide};
 use weir_domain::usage::{Usage, UsageSource};
 
 /// The events that `commands`, in order, make of `reservation` at `now_ms` of the store's clock, for the log.

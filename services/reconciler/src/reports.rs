@@ -15,9 +15,10 @@ use thiserror::Error;
 
 use weir_domain::attempt::{Attempt, AttemptNumber};
 use weir_domain::ids::{DeploymentId, PriceVersion, ReservationId};
+use weir_domain::ledger::{Context, Posting, ReservationAccount, SourcePosition};
 use weir_domain::money::Amounts;
 use weir_domain::price::Price;
-use weir_domain::reservation::{Command, Created, Event, Reservation, ReservationStatus};
+use weir_domain::reservation::{Command, Created, Event, Reservation, ReservationStatus, UsageRecord};
 use weir_ledger::contract::StoredReservation;
 use weir_quota::{QuotaError, QuotaStore};
 use weir_runtime::failpoint;
@@ -185,7 +186,7 @@ impl Reports {
         let settles = !events.is_empty();
         if settles {
             commands.push(close);
-        } else if state.attempt(number).is_some_and(|known| known.charge.is_none()) && *said == Said::NotExecuted {
+        } else if says_nothing_new(said, &state, stored, number, &record) {
             return Ok(ReportResult::Duplicate);
         } else {
             events.push(Event::UsageRecorded { number, record });
@@ -204,10 +205,10 @@ impl Reports {
     fn locked_price(&self, created: &Created, attempt: &Attempt) -> Result<Arc<Price>, Unusable> {
         let target = attempt.target.as_ref().ok_or(Unusable::NoTarget)?;
         let (version, deployment) = (&created.price_version, &target.deployment);
-        self.ports.prices.price(version, deployment, created.admitted_at_ms).ok_or_else(|| Unusable::NoPrice {
-            version: version.to_string(),
-            deployment: deployment.to_string(),
-        })
+        self.ports
+            .prices
+            .price(version, deployment, created.admitted_at_ms)
+            .ok_or_else(|| Unusable::NoPrice { version: version.to_string(), deployment: deployment.to_string() })
     }
 
     async fn take(&self, record: &StoredRecord, ids: &mut PendingIds, partition: u32) -> Result<(), EffectError> {
@@ -223,6 +224,25 @@ impl Reports {
             Err(error) => Err(poison(chain(&error))),
         }
     }
+}
+
+/// Whether a known attempt stays as it is: it did not run and the report says so, or the ledger would make nothing of
+/// it. Then the log is spared the event.
+fn says_nothing_new(
+    said: &Said,
+    state: &Reservation,
+    stored: &StoredReservation,
+    number: AttemptNumber,
+    record: &Arc<UsageRecord>,
+) -> bool {
+    let is_uncharged = state.attempt(number).is_some_and(|attempt| attempt.charge.is_none());
+    if is_uncharged && *said == Said::NotExecuted {
+        return true;
+    }
+    // Where the event would stand does not matter to what it comes to.
+    let source = SourcePosition { partition: 0, offset: 0 };
+    let context = Context { created: &stored.created, target: None, number, recorded_at_ms: 0, source };
+    ReservationAccount::of_lines(&stored.lines).post(context, record) == Posting::AlreadyPosted
 }
 
 /// A reservation whose record has left the store, as the projection shows it: what it holds, it holds no more.

@@ -222,10 +222,8 @@ impl Sweep {
         let view = seen.view(created.id, stored.as_ref());
         let mut commands = unheard(reservation, stored.as_ref());
         let informed = after(reservation, &commands, now_ms);
-        let patience = Patience {
-            ceiling_ms: ms(self.options.ceiling.as_ms()),
-            policy: self.policies.policy(&created.tenant),
-        };
+        let patience =
+            Patience { ceiling_ms: ms(self.options.ceiling.as_ms()), policy: self.policies.policy(&created.tenant) };
         let plan = plan(&informed, &view, patience, now_ms);
         let Moves { log, store } = moves(&informed, &view, &plan, now_ms);
         commands.extend(store);

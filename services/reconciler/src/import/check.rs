@@ -11,9 +11,7 @@ use weir_domain::attempt::AttemptNumber;
 use weir_domain::ids::{ProviderId, ReservationId};
 use weir_domain::money::NanoUsd;
 use weir_domain::usage::{Meter, Usage};
-use weir_schemas::usage_report::{
-    Correlation, CorrelationKind, ReportGrain, ReportOutcome, ReportSource, UsageReport,
-};
+use weir_schemas::usage_report::{Correlation, CorrelationKind, ReportGrain, ReportOutcome, ReportSource, UsageReport};
 
 use super::read::{Row, problem};
 use super::{Importer, Problem};
@@ -95,9 +93,8 @@ impl Checked<'_> {
             service_tier: self.text("service_tier"),
             request_count: self.number("requests", 0, i64::MAX, "write 0 or 1"),
             meters: self.meters(),
-            cost_usd: self.parsed("cost_usd", "write decimal dollars such as \"0.028\"", |cost: &NanoUsd| {
-                !cost.is_negative()
-            }),
+            cost_usd: self
+                .parsed("cost_usd", "write decimal dollars such as \"0.028\"", |cost: &NanoUsd| !cost.is_negative()),
             outcome: self.outcome(),
             reporter: importer.who.clone(),
             reason: self.text("reason").unwrap_or_else(|| importer.why.clone()),

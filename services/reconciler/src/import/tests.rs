@@ -74,7 +74,10 @@ fn every_mistake_is_named_with_line_field_and_fix() {
     let cases = [
         (format!("reservation_id,out.visibel\n{id},5\n"), "line 2, `out.visibel`: there is no such field; fields are"),
         (format!("reservation_id,out.visible\n{id},12.5\n"), "line 2, `out.visible`: `12.5` is not valid"),
-        (format!("reservation_id,out.visible\n{id},-1\n"), "line 2, `out.visible`: `-1` is out of range; write a whole"),
+        (
+            format!("reservation_id,out.visible\n{id},-1\n"),
+            "line 2, `out.visible`: `-1` is out of range; write a whole",
+        ),
         ("reservation_id,out.visible\nnope,5\n".to_owned(), "line 2, `reservation_id`: `nope` is not valid"),
         ("out.visible\n5\n".to_owned(), "line 2, `reservation_id`: the row names no attempt; give"),
         (format!("reservation_id\n{id}\n"), "line 2, `meters`: it has neither meters"),

@@ -100,8 +100,7 @@ impl Reports {
                 self.retry_key(&of, &key.key, &mut pass).await?;
             }
         }
-        *waiting =
-            Waiting { count: Some(pass.stayed), tried_at: Some(position), next_expiry_ms: pass.next_expiry_ms };
+        *waiting = Waiting { count: Some(pass.stayed), tried_at: Some(position), next_expiry_ms: pass.next_expiry_ms };
         self.metrics.reports_parked.set(gauge(pass.stayed));
         Ok(pass.left)
     }

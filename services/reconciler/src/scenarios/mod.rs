@@ -1,6 +1,7 @@
 //! The reconciler on real stores: the segment log and the SQLite ledger in a folder, the memory quota, a clock that the
 //! test moves. Consumers are pumped by hand, so that a test says who has come how far, and can lose any of them.
 
+mod compare_tests;
 mod corrector_tests;
 mod reports_tests;
 mod simulation_tests;
@@ -33,9 +34,7 @@ use weir_quota::{MemoryQuota, QuotaError, QuotaStore, TenantReading};
 use weir_runtime::clock::{Clock as _, ManualClock, SharedClock};
 use weir_runtime::units::HumanDuration;
 use weir_schemas::reservation_event::ReservationEvent;
-use weir_schemas::usage_report::{
-    Correlation, CorrelationKind, ReportGrain, ReportOutcome, ReportSource, UsageReport,
-};
+use weir_schemas::usage_report::{Correlation, CorrelationKind, ReportGrain, ReportOutcome, ReportSource, UsageReport};
 use weir_streams::segment::{SegmentLog, SegmentOptions};
 use weir_streams::{
     Delivery, Effect, EffectError, EventLog, Limits, Position, StoredRecord, Subscription, Topic, Visibility,
@@ -76,7 +75,8 @@ impl House {
     pub async fn open() -> Self {
         let folder = TempDir::new().unwrap();
         let clock = Arc::new(ManualClock::at_ms(NOON_MS));
-        let log: Arc<dyn EventLog> = Arc::new(SegmentLog::open(SegmentOptions::new(folder.path().join("log"))).unwrap());
+        let log: Arc<dyn EventLog> =
+            Arc::new(SegmentLog::open(SegmentOptions::new(folder.path().join("log"))).unwrap());
         let store: Arc<dyn LedgerStore> = Arc::new(SqliteLedger::open(&folder.path().join("ledger.sqlite")).unwrap());
         let memory = Arc::new(MemoryQuota::new(Arc::clone(&clock) as SharedClock, BookOptions::default()));
         memory.open(HashMap::new(), LEASE_MS);

@@ -29,7 +29,7 @@ async fn charged(house: &House, n: u64) -> (ReservationStatus, String) {
 }
 
 fn counted(house: &House, result: ReportResult) -> u64 {
-    house.metrics.reports.get_or_create(&ByResult { result }).get()
+    house.metrics.reports.get_or_create(&ByResult::of(result)).get()
 }
 
 fn by_provider_id(mut report: UsageReport, value: &str) -> UsageReport {
@@ -187,7 +187,10 @@ async fn a_contradicting_report_is_a_discrepancy_and_adjusts_where_the_tenant_sa
         house.settle().await;
         assert_eq!(charged(&house, 1).await, (Settled, expected.to_owned()));
         let found = discrepancies(&house).await;
-        assert_eq!((found.len(), found[0].adjusted, found[0].reported_usd.to_string()), (1, adjusts, "0.028".to_owned()));
+        assert_eq!(
+            (found.len(), found[0].adjusted, found[0].reported_usd.to_string()),
+            (1, adjusts, "0.028".to_owned())
+        );
         assert_eq!(counted(&house, ReportResult::Recorded), 1);
         house.assert_agrees("contradicted").await;
     }
@@ -220,8 +223,7 @@ async fn a_provider_that_says_nothing_ran_gives_all_of_it_back() {
     for (count, outcome) in [(Some(0), ReportOutcome::Unreported), (None, ReportOutcome::Failed)] {
         let house = House::open().await;
         timed_out(&house, 1).await;
-        let said =
-            UsageReport { meters: Usage::default(), request_count: count, outcome, ..report(id(1), 1, 0, 0) };
+        let said = UsageReport { meters: Usage::default(), request_count: count, outcome, ..report(id(1), 1, 0, 0) };
         house.give(said.clone()).await;
         house.settle().await;
         assert_eq!(charged(&house, 1).await, (Released, "0".to_owned()));
@@ -344,9 +346,73 @@ async fn the_index_learns_the_newest_correlations_of_the_log() {
     house.settle().await;
     assert_eq!(counted(&house, ReportResult::Parked), 1, "it is not pending, and the index knows nothing yet");
     house.index.learn(&house.read_from(Topic::Reservations, 0).await);
+    let told = house.told(id(1)).await.len();
     assert_eq!(house.reports().retry_parked().await.unwrap(), 1);
-    assert_eq!(counted(&house, ReportResult::Recorded), 1);
+    assert_eq!(counted(&house, ReportResult::Duplicate), 1);
     house.settle().await;
     assert!(discrepancies(&house).await.is_empty());
+    assert_eq!(house.told(id(1)).await.len(), told, "what only confirms is no event");
     house.assert_agrees("confirmed").await;
+}
+
+#[tokio::test]
+async fn the_index_follows_the_log_until_it_is_told_to_stop() {
+    let house = House::open().await;
+    let index = house.index.clone();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let follow = index.follow(std::sync::Arc::clone(&house.log), 0, async {
+        let _told = stopped.await;
+    });
+    let work = async {
+        let mut call = Call::reserve(&house, &request(1)).await;
+        assert!(call.start(&house, 1, "primary", of_attempt(1_100, "0.031"), None).await);
+        assert!(call.ask(&house, &Command::Correlate { number: 1, provider_id: "resp-1".to_owned() }).await);
+        call.append(&house).await;
+        while crate::AttemptIndex::find(&*house.index, "resp-1").await.unwrap() != Some((id(1), 1)) {
+            tokio::task::yield_now().await;
+        }
+        stop.send(()).unwrap();
+    };
+    let (followed, ()) = tokio::join!(follow, work);
+    followed.unwrap();
+}
+
+#[tokio::test]
+async fn an_older_revision_that_comes_late_changes_nothing() {
+    let house = House::open().await;
+    let asked = weir_domain::testing::Request { adjust_on_mismatch: true, ..request(1) };
+    let mut call = Call::reserve(&house, &asked).await;
+    assert!(call.start(&house, 1, "primary", of_attempt(1_100, "0.031"), None).await);
+    call.append(&house).await;
+    call.finish(&house, 1, Closing::MayHaveExecuted).await;
+    house.build().await;
+    house.give(UsageReport { revision: 2, ..report(id(1), 1, 100, 900) }).await;
+    house.settle().await;
+    house.give(report(id(1), 1, 100, 100)).await;
+    house.settle().await;
+    assert_eq!(charged(&house, 1).await, (Settled, "0.028".to_owned()));
+    house.give(UsageReport { revision: 3, ..report(id(1), 1, 100, 800) }).await;
+    house.settle().await;
+    assert_eq!(charged(&house, 1).await, (Settled, "0.025".to_owned()), "where the tenant adjusts, the newest counts");
+    house.assert_agrees("revisions").await;
+}
+
+#[tokio::test]
+async fn a_feed_of_strangers_is_held_up_at_the_bound() {
+    let house = House::open().await;
+    let ports = crate::ReportPorts {
+        quota: house.quota.clone(),
+        projection: house.projection(),
+        journal: house.journal(),
+        prices: std::sync::Arc::new(super::TestPrices::new()),
+        index: house.index.clone(),
+    };
+    let options = crate::ReconcilerOptions { max_parked_reports: 2, ..crate::ReconcilerOptions::default() };
+    let reports = crate::Reports::new(ports, house.metrics.clone(), options);
+    for n in 1..=3 {
+        house.give(report(id(n), 1, 1, 1)).await;
+    }
+    let held_up = house.pump(&reports, &of_reports(), true).await;
+    assert!(matches!(held_up, Err(EffectError::Retry { .. })), "{held_up:?}");
+    assert_eq!(house.metrics.reports_parked.get(), 2);
 }

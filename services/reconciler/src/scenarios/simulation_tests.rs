@@ -209,7 +209,9 @@ impl World {
     async fn say(&mut self, key: (ReservationId, AttemptNumber)) {
         let (id, number) = key;
         let said = match self.ran.get(&key) {
-            Some((used, _)) => weir_schemas::usage_report::UsageReport { meters: used.clone(), ..report(id, number, 0, 0) },
+            Some((used, _)) => {
+                weir_schemas::usage_report::UsageReport { meters: used.clone(), ..report(id, number, 0, 0) }
+            }
             None => weir_schemas::usage_report::UsageReport { request_count: Some(0), ..report(id, number, 0, 0) },
         };
         self.house.give(said).await;
