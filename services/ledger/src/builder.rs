@@ -15,10 +15,10 @@ use weir_domain::ids::TenantId;
 use weir_domain::ledger::LineKey;
 use weir_domain::quota::Book;
 use weir_runtime::clock::SharedClock;
-use weir_streams::consumer::{Applied, Delivery, Effect, EffectError, Subscription};
+use weir_streams::consumer::{Applied, Delivery, Effect, EffectError, StoreError, Subscription};
 use weir_streams::{Append, AppendError, Batch, EventLog, Topic};
 
-use crate::checkpoint::{CheckpointOptions, Snapshot};
+use crate::checkpoint::{CheckpointOptions, LeftOut, Snapshot};
 use crate::contract::{LedgerError, LedgerStore};
 use crate::outgoing::{self, OutgoingError};
 use crate::projection::{AbsorbError, Projection};
@@ -63,6 +63,8 @@ pub enum CheckpointError {
     Flaw(#[from] crate::checkpoint::CheckpointFlaw),
     #[error("the checkpoint was not stored")]
     Store(#[from] LedgerError),
+    #[error("the parked keys cannot be listed")]
+    Parked(#[from] StoreError),
     #[error("the thread that wrote it down was lost")]
     Lost,
 }
@@ -102,8 +104,14 @@ impl LedgerBuilder {
             return Err(CheckpointError::Unsettled);
         }
         let now_ms = self.clock.now_ms();
-        let positions = state.applied.iter().map(|(partition, offset)| (*partition, *offset)).collect();
-        let snapshot = Snapshot::of(&state.projection, positions, now_ms);
+        let positions: Vec<(u32, u64)> =
+            state.applied.iter().map(|(partition, offset)| (*partition, *offset)).collect();
+        let mut left_out = Vec::new();
+        for (partition, _) in &positions {
+            let parked = self.store.list(&subscription(*partition)).await?.into_iter();
+            left_out.extend(parked.map(|p| LeftOut { partition: *partition, key: p.key.to_vec(), offset: p.offset }));
+        }
+        let snapshot = Snapshot::of(&state.projection, positions, left_out, now_ms);
         // Sealing is a second of work at a million reservations: not on a thread that serves requests.
         let sealed =
             tokio::task::spawn_blocking(move || snapshot.seal()).await.map_err(|_| CheckpointError::Lost)??;

@@ -127,6 +127,31 @@ async fn a_builder_killed_anywhere_loses_nothing_and_doubles_nothing() {
     }
 }
 
+#[tokio::test]
+async fn lines_that_were_stored_and_not_told_are_told_after_the_restart() {
+    let expected = undisturbed(1).await;
+    let mut place = Place::new();
+    place.append(&random_log(1, 100)).await;
+    let records = place.records(Topic::Reservations).await;
+    let (first, second) = records.split_at(records.len() / 2);
+    let builder = place.builder(place.start().await.at_builder);
+    place.deliver(&builder, first).await.unwrap();
+    builder.checkpoint().await.unwrap();
+    place.log.close().await;
+    let refused = apply(&builder, second).await;
+    assert!(matches!(&refused, Err(EffectError::Retry { .. })), "{refused:?}");
+    assert!(matches!(builder.checkpoint().await, Err(CheckpointError::Unsettled)), "it would be ahead of the position");
+    drop(builder);
+    place.reopen_log().await;
+    let (stored, told) = (place.store.count().await.unwrap().lines, entries(&place).await.len());
+    assert!(stored > told as u64, "{stored} lines are stored, {told} told");
+
+    let builder = place.builder(place.start().await.at_builder);
+    place.deliver_all(&builder, &mut Dice::new(1)).await;
+    assert_eq!(place.rows(), expected);
+    assert_told(&place, "after the restart").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_builders_at_once_make_one_ledger() {
     for seed in 0..runs(3) {

@@ -50,10 +50,26 @@ pub enum CheckpointFlaw {
     Position,
 }
 
+/// A key whose records are not in the image from `offset` on: they were parked when it was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LeftOut {
+    pub partition: u32,
+    pub key: Vec<u8>,
+    pub offset: u64,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Image {
     latest_ms: i64,
+    left_out: Vec<LeftOut>,
     fold: FoldImage,
+}
+
+/// A checkpoint that can be trusted.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub projection: Projection,
+    pub left_out: Vec<LeftOut>,
 }
 
 /// A copy of the fold that can be written down later, on another thread.
@@ -65,8 +81,8 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub fn of(projection: &Projection, positions: Vec<(u32, u64)>, taken_at_ms: i64) -> Self {
-        let image = Image { latest_ms: projection.latest_ms(), fold: projection.fold().image() };
+    pub fn of(projection: &Projection, positions: Vec<(u32, u64)>, left_out: Vec<LeftOut>, taken_at_ms: i64) -> Self {
+        let image = Image { latest_ms: projection.latest_ms(), left_out, fold: projection.fold().image() };
         Self { image, positions, taken_at_ms }
     }
 
@@ -78,8 +94,8 @@ impl Snapshot {
     }
 }
 
-/// The projection that `stored` describes, if it can be trusted.
-pub(crate) fn open(stored: &StoredCheckpoint, options: BookOptions) -> Result<Projection, CheckpointFlaw> {
+/// What `stored` describes, if it can be trusted.
+pub(crate) fn open(stored: &StoredCheckpoint, options: BookOptions) -> Result<Opened, CheckpointFlaw> {
     if stored.format != FORMAT {
         return Err(CheckpointFlaw::Format { found: stored.format });
     }
@@ -90,7 +106,8 @@ pub(crate) fn open(stored: &StoredCheckpoint, options: BookOptions) -> Result<Pr
     if image.fold.options() != options {
         return Err(CheckpointFlaw::Options);
     }
-    Ok(Projection::new(Fold::from_image(image.fold), image.latest_ms))
+    let projection = Projection::new(Fold::from_image(image.fold), image.latest_ms);
+    Ok(Opened { projection, left_out: image.left_out })
 }
 
 fn digest(format: u32, positions: &[(u32, u64)], image: &[u8]) -> [u8; 32] {

@@ -13,10 +13,10 @@ use weir_domain::fold::Fold;
 use weir_domain::ids::TenantId;
 use weir_domain::quota::{Book, BookOptions};
 use weir_streams::consumer::StoreError;
-use weir_streams::{EventLog, Limits, Position, ReadError, Topic, Visibility};
+use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
 
 use crate::builder::subscription;
-use crate::checkpoint::{self, CheckpointFlaw};
+use crate::checkpoint::{self, CheckpointFlaw, LeftOut, Opened};
 use crate::contract::{LedgerError, LedgerStore};
 use crate::projection::{AbsorbError, Projection};
 
@@ -72,14 +72,16 @@ pub async fn start(
     options: BookOptions,
 ) -> Result<Started, StartError> {
     let bounds = bounds(log, store).await?;
-    let (mut folded, checkpoint_taken_at_ms) = newest_checkpoint(&**store, &bounds, options).await?;
+    let (mut folded, left_out, checkpoint_taken_at_ms) = newest_checkpoint(&**store, &bounds, options).await?;
+    let mut replay = Replay { log, store: &**store, folded: &mut folded };
     for (partition, bound) in &bounds {
-        follow(log, &**store, &mut folded, *partition, bound.builder, &mut bound.parked.clone()).await?;
-        folded.projection.stored();
+        replay.catch_up(*partition, bound, &left_out).await?;
+        replay.follow(*partition, bound, bound.builder).await?;
+        replay.folded.projection.stored();
     }
-    let at_builder = folded.clone();
+    let at_builder = replay.folded.clone();
     for (partition, bound) in &bounds {
-        follow(log, &**store, &mut folded, *partition, bound.end, &mut bound.parked.clone()).await?;
+        replay.follow(*partition, bound, bound.end).await?;
     }
     Ok(Started {
         at_builder,
@@ -114,11 +116,11 @@ async fn newest_checkpoint(
     store: &dyn LedgerStore,
     bounds: &BTreeMap<u32, Bounds>,
     options: BookOptions,
-) -> Result<(Folded, Option<i64>), StartError> {
+) -> Result<(Folded, Vec<LeftOut>, Option<i64>), StartError> {
     let mut nth = 0;
     while let Some(stored) = store.checkpoint(nth).await? {
-        match checkpoint::open(&stored, options).and_then(|projection| placed(projection, &stored.positions, bounds)) {
-            Ok(folded) => return Ok((folded, Some(stored.taken_at_ms))),
+        match checkpoint::open(&stored, options).and_then(|opened| placed(opened, &stored.positions, bounds)) {
+            Ok((folded, left_out)) => return Ok((folded, left_out, Some(stored.taken_at_ms))),
             Err(flaw) => {
                 let (flaw, taken_at_ms) = (&flaw as &dyn std::error::Error, stored.taken_at_ms);
                 tracing::warn!(flaw, taken_at_ms, "checkpoint passed over");
@@ -131,14 +133,15 @@ async fn newest_checkpoint(
     }
     let positions = bounds.iter().map(|(partition, bound)| (*partition, bound.start)).collect();
     let projection = Projection::new(Fold::new(options), i64::MIN);
-    Ok((Folded { projection, positions, replayed_events: 0 }, None))
+    Ok((Folded { projection, positions, replayed_events: 0 }, Vec::new(), None))
 }
 
 fn placed(
-    projection: Projection,
+    opened: Opened,
     positions: &[(u32, u64)],
     bounds: &BTreeMap<u32, Bounds>,
-) -> Result<Folded, CheckpointFlaw> {
+) -> Result<(Folded, Vec<LeftOut>), CheckpointFlaw> {
+    let Opened { projection, left_out } = opened;
     let known: BTreeMap<u32, u64> = positions.iter().copied().collect();
     let mut positions = BTreeMap::new();
     for (partition, bound) in bounds {
@@ -148,41 +151,76 @@ fn placed(
         }
         positions.insert(*partition, at);
     }
-    Ok(Folded { projection, positions, replayed_events: 0 })
+    Ok((Folded { projection, positions, replayed_events: 0 }, left_out))
 }
 
-/// Folds one partition up to `end`, leaving out what the builder left out: keys that are parked, and records that an
-/// operator skipped.
-async fn follow(
-    log: &dyn EventLog,
-    store: &dyn LedgerStore,
-    folded: &mut Folded,
-    partition: u32,
-    end: u64,
-    parked: &mut HashMap<Bytes, u64>,
-) -> Result<(), StartError> {
-    let mut next = folded.positions.get(&partition).copied().unwrap_or(0);
-    while next < end {
-        let at = Position { topic: Topic::Reservations, partition, offset: next };
-        let records = log.read(at, CHUNK, Visibility::Written).await?;
-        let Some(last) = records.last() else { break };
-        next = (last.offset + 1).min(end);
-        for record in records.iter().filter(|record| record.offset < end) {
-            if parked.get(&record.key).is_some_and(|from| record.offset >= *from) {
-                continue;
+/// Folding on, leaving out what the builder left out: keys that are parked, and records that an operator skipped.
+struct Replay<'a> {
+    log: &'a dyn EventLog,
+    store: &'a dyn LedgerStore,
+    folded: &'a mut Folded,
+}
+
+impl Replay<'_> {
+    /// Folds one partition up to `end`.
+    async fn follow(&mut self, partition: u32, bound: &Bounds, end: u64) -> Result<(), StartError> {
+        let mut next = self.folded.positions.get(&partition).copied().unwrap_or(bound.start);
+        while next < end {
+            let records = self.read(partition, next).await?;
+            let Some(last) = records.last() else { break };
+            next = (last.offset + 1).min(end);
+            for record in records.iter().filter(|record| record.offset < end && !bound.is_parked(record)) {
+                self.fold(record).await?;
             }
-            match folded.projection.absorb(store, record).await {
-                Ok(_) => folded.replayed_events += 1,
-                Err(AbsorbError::Store(error)) => return Err(error.into()),
-                Err(AbsorbError::Poison(reason)) => {
-                    let (offset, reason) = (record.offset, reason.as_str());
-                    tracing::warn!(partition, offset, reason, "record left out of the fold");
+        }
+        self.folded.positions.insert(partition, next);
+        Ok(())
+    }
+
+    /// Folds what was parked when the checkpoint was taken and has been resolved since: it stands before the
+    /// checkpoint's position, and the image is without it.
+    async fn catch_up(&mut self, partition: u32, bound: &Bounds, left_out: &[LeftOut]) -> Result<(), StartError> {
+        let of_partition = left_out.iter().filter(|one| one.partition == partition);
+        let from: HashMap<&[u8], u64> = of_partition.map(|one| (&one.key[..], one.offset)).collect();
+        let is_resolved = |(key, from): &(&&[u8], &u64)| bound.parked.get(**key).is_none_or(|parked| parked > from);
+        let Some(mut next) = from.iter().filter(is_resolved).map(|(_, from)| *from).min() else { return Ok(()) };
+        let end = self.folded.positions.get(&partition).copied().unwrap_or(bound.start);
+        while next < end {
+            let records = self.read(partition, next).await?;
+            let Some(last) = records.last() else { break };
+            next = last.offset + 1;
+            let was_left_out =
+                |record: &&StoredRecord| from.get(&record.key[..]).is_some_and(|from| record.offset >= *from);
+            for record in records.iter().filter(was_left_out) {
+                if record.offset < end && !bound.is_parked(record) {
+                    self.fold(record).await?;
                 }
             }
         }
+        Ok(())
     }
-    folded.positions.insert(partition, next);
-    Ok(())
+
+    async fn read(&self, partition: u32, offset: u64) -> Result<Vec<StoredRecord>, ReadError> {
+        self.log.read(Position { topic: Topic::Reservations, partition, offset }, CHUNK, Visibility::Written).await
+    }
+
+    async fn fold(&mut self, record: &StoredRecord) -> Result<(), StartError> {
+        match self.folded.projection.absorb(self.store, record).await {
+            Ok(_) => self.folded.replayed_events += 1,
+            Err(AbsorbError::Store(error)) => return Err(error.into()),
+            Err(AbsorbError::Poison(reason)) => {
+                let (partition, offset, reason) = (record.partition, record.offset, reason.as_str());
+                tracing::warn!(partition, offset, reason, "record left out of the fold");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bounds {
+    fn is_parked(&self, record: &StoredRecord) -> bool {
+        self.parked.get(&record.key).is_some_and(|from| record.offset >= *from)
+    }
 }
 
 #[cfg(test)]

@@ -45,6 +45,12 @@ impl Place {
         Self { folder, log, store }
     }
 
+    /// The same log, opened again as after a stop.
+    pub async fn reopen_log(&mut self) {
+        self.log.close().await;
+        self.log = Arc::new(SegmentLog::open(SegmentOptions::new(self.folder.path().join("log"))).unwrap());
+    }
+
     /// Appends all batches and waits until they are durable.
     pub async fn append(&self, batches: &[Batch]) {
         let appends: Vec<_> = batches.iter().map(|batch| self.log.append(batch.clone())).collect();
