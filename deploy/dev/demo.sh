@@ -95,6 +95,17 @@ for id in "$plain" "$streamed"; do
     "$weir" show "$id" --data "$data"
 done
 
+echo
+echo "== the ledger: weir ledger export --tenant default"
+"$weir" ledger export --tenant default --data "$data" |
+    cut -d , -f 1,3-5,9,14-16,18
+echo
+echo "== the counters: weir budget show --tenant default"
+"$weir" budget show --tenant default --data "$data"
+echo
+echo "== the proof: weir replay --verify"
+"$weir" replay --verify --data "$data"
+
 cat <<EOF
 
 == point an OpenAI SDK at it (or: source $demo/env)

@@ -10,12 +10,24 @@
 //! | 2 | wrong usage or configuration |
 //! | 3 | not found, or the process that is asked does not run |
 
-mod beside;
-mod check_config;
-mod failure;
-mod show;
-mod stub;
 mod up;
+
+mod catalog;
+mod check_config;
+mod key;
+
+mod budget;
+mod ledger;
+mod pending;
+mod reconcile;
+mod replay;
+mod show;
+
+mod stub;
+
+mod admin;
+mod beside;
+mod failure;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -27,6 +39,7 @@ use crate::config::{Config, Environment};
 use crate::data::DataFolder;
 
 pub use failure::Failure;
+pub(crate) use failure::story;
 
 /// An AI gateway whose accounting is a log.
 #[derive(Debug, Parser)]
@@ -45,8 +58,22 @@ enum Command {
     Up(up::UpArgs),
     /// Read weir.toml and the environment, and print what would be in force.
     CheckConfig(check_config::CheckConfigArgs),
+    /// Tenants, models, limits and prices.
+    Catalog(catalog::CatalogArgs),
+    /// Virtual keys.
+    Key(key::KeyArgs),
+    /// Limits and counters.
+    Budget(budget::BudgetArgs),
     /// Tell the story of one request: every event, hold, attempt, charge and ledger line.
     Show(show::ShowArgs),
+    /// What was charged.
+    Ledger(ledger::LedgerArgs),
+    /// List the reservations that wait for somebody who knows what was used.
+    Pending(pending::PendingArgs),
+    /// Usage reports.
+    Reconcile(reconcile::ReconcileArgs),
+    /// Prove ledger and counters from the log.
+    Replay(replay::ReplayArgs),
     /// Run a scripted provider, for demos and tests.
     Stub(stub::StubArgs),
 }
@@ -120,6 +147,13 @@ fn run(command: Command, output: &Output) -> Result<(), Failure> {
     match command {
         Command::Up(args) => up::run(&args, output),
         Command::CheckConfig(args) => check_config::run(&args, output),
+        Command::Catalog(args) => catalog::run(&args, output),
+        Command::Key(args) => key::run(&args, output),
+        Command::Budget(args) => budget::run(&args, output),
+        Command::Ledger(args) => ledger::run(&args, output),
+        Command::Pending(args) => pending::run(&args, output),
+        Command::Reconcile(args) => reconcile::run(&args, output),
+        Command::Replay(args) => replay::run(&args, output),
         Command::Show(args) => show::run(&args, output),
         Command::Stub(args) => stub::run(&args, output),
     }

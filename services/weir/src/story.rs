@@ -27,6 +27,8 @@ use weir_streams::{StoredRecord, Topic};
 
 use crate::records::{RecordsError, TopicFiles};
 
+pub(crate) use print::amounts;
+
 /// Why a story cannot be told.
 #[derive(Debug, Error)]
 pub enum StoryError {
@@ -36,6 +38,8 @@ pub enum StoryError {
     Ledger(#[from] LedgerError),
     #[error("the ledger's position cannot be read")]
     Position(#[from] StoreError),
+    #[error("the thread that read the log was lost")]
+    Lost,
     #[error("the record at offset {offset} is no reservation event")]
     Record { offset: u64, source: DecodeError },
 }
@@ -134,13 +138,9 @@ impl Story {
         let stored = ledger.find(id).await?;
         let marks = stored.iter().flat_map(|stored| &stored.events);
         let offsets: Vec<u64> = marks.filter_map(|mark| u64::try_from(mark.source.offset).ok()).collect();
-        let files = TopicFiles::list(log_folder, Topic::Reservations)?;
-        let mut records = files.at(&offsets, id.as_bytes())?;
-        let tail = files.since(built_until, id.as_bytes())?;
-        let derived = tail.iter().all(|record| offsets.contains(&record.offset));
-        records.extend(tail);
-        records.sort_by_key(|record| record.offset);
-        records.dedup_by_key(|record| record.offset);
+        let log_folder = log_folder.to_owned();
+        let reading = move || records(&log_folder, id, &offsets, built_until);
+        let (records, derived) = tokio::task::spawn_blocking(reading).await.map_err(|_| StoryError::Lost)??;
         if records.is_empty() && stored.is_none() {
             return Ok(None);
         }
@@ -185,6 +185,23 @@ impl Story {
     }
 }
 
+/// The records at `offsets` and those behind `built_until`, each once; and whether the latter are all among the former.
+fn records(
+    log_folder: &Path,
+    id: ReservationId,
+    offsets: &[u64],
+    built_until: u64,
+) -> Result<(Vec<StoredRecord>, bool), RecordsError> {
+    let files = TopicFiles::list(log_folder, Topic::Reservations)?;
+    let mut records = files.at(offsets, id.as_bytes())?;
+    let tail = files.since(built_until, id.as_bytes())?;
+    let derived = tail.iter().all(|record| offsets.contains(&record.offset));
+    records.extend(tail);
+    records.sort_by_key(|record| record.offset);
+    records.dedup_by_key(|record| record.offset);
+    Ok((records, derived))
+}
+
 impl Admission {
     fn of(created: &Created) -> Self {
         Self {
@@ -223,8 +240,7 @@ impl AttemptStory {
 impl EventStory {
     fn of(record: &StoredRecord) -> Result<Self, StoryError> {
         let offset = record.offset;
-        let event =
-            ReservationEvent::decode(&record.value).map_err(|source| StoryError::Record { offset, source })?;
+        let event = ReservationEvent::decode(&record.value).map_err(|source| StoryError::Record { offset, source })?;
         Ok(Self {
             offset,
             at: EffectiveMs(event.header().recorded_at_ms()),

@@ -12,7 +12,9 @@
 mod admission;
 mod consumers;
 mod edges;
+mod operators;
 mod policy;
+mod prices;
 mod storage;
 mod upkeep;
 
@@ -48,6 +50,7 @@ use edges::Edges;
 use storage::Storage;
 
 pub use policy::{CatalogSource, PolicyError};
+pub(crate) use policy::{control_beside, secrets_beside};
 pub use upkeep::conditions;
 
 /// What a process is started with.
@@ -180,11 +183,12 @@ impl Weir {
         let quota = Arc::new(MemoryQuota::new(Arc::clone(&clock), config.quota.book()));
         quota.open(folded.books_at_end, crate::config::ms(config.gateway.lease));
         let snapshot = Arc::new(ArcSwap::new(control.current()));
-        let consumers = Consumers::start(consumers::Parts {
+        let consumers = Consumers::start(&consumers::Parts {
             config: &config,
             storage: &storage,
             builder: storage.builder(&config, folded.at_builder, &clock),
             quota: &quota,
+            control: &control,
             snapshot: &snapshot,
             clock: &clock,
             metrics: &metrics,
@@ -214,7 +218,18 @@ impl Weir {
             quota: &quota,
             log: storage.log(),
         });
-        edges.serve(&config, gateway, &owners);
+        let operators = operators::Parts {
+            config: &config,
+            data: &data,
+            storage: &storage,
+            control: &control,
+            quota: &quota,
+            health: &health,
+            clock: &clock,
+            entropy: &entropy,
+            tasks: &owners.operators,
+        };
+        edges.serve(gateway, &owners.requests, &operators);
         tracing::info!(gateway = addresses.gateway_url, admin = addresses.admin_url, "weir is up");
         Ok(Self {
             addresses,
@@ -238,7 +253,7 @@ impl Weir {
         tracing::info!("stopping: no new requests");
         let cut = tokio::join!(
             owners.requests.stop(config.listener.drain.duration().saturating_add(FINISH)),
-            consumers.stop_sweeping(FINISH),
+            consumers.stop_periodic(FINISH),
             owners.operators.stop(OPERATORS_FINISH),
         )
         .0;

@@ -8,7 +8,7 @@ use serde_json::json;
 
 pub(super) const FAILED: u8 = 1;
 pub(super) const USAGE: u8 = 2;
-const MISSING: u8 = 3;
+pub(super) const MISSING: u8 = 3;
 
 /// Why a command did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,26 +3,35 @@
 //! They are the consumers that run in processes of their own elsewhere; here they share one. At a stop each is let run
 //! until it has read what the one before it wrote, so that a clean stop leaves nothing to fold.
 
+mod follower;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::watch;
+use tokio::time::Instant;
 
+use weir_control::Control;
 use weir_domain::ids::{Region, TenantId};
 use weir_domain::policy::Snapshot;
 use weir_domain::reconcile::CeilingPolicy;
 use weir_ledger::builder::{self, LedgerBuilder};
 use weir_quota::{MemoryQuota, QuotaStore};
-use weir_reconciler::{CeilingPolicies, Corrector, Journal, Projection, ReconcilerMetrics, Sweep, corrector};
+use weir_reconciler::{
+    CeilingPolicies, Corrector, Journal, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts, Reports,
+    Sweep, corrector, reports,
+};
 use weir_runtime::clock::SharedClock;
 use weir_runtime::metrics::Metrics;
-use weir_runtime::tasks::{Task, Tasks};
-use weir_streams::consumer::{Consumer, ConsumerError, ConsumerOptions, Effect, Subscription};
-use weir_streams::{EventLog, OnPoison, Topic};
+use weir_runtime::tasks::Tasks;
+use weir_streams::consumer::Effect;
+use weir_streams::{EventLog, Topic};
 
+use super::prices::PublishedPrices;
 use super::storage::Storage;
 use crate::config::Config;
+
+pub(super) use follower::{Follower, Pulse};
 
 /// What the consumers are made of.
 pub(super) struct Parts<'a> {
@@ -30,6 +39,7 @@ pub(super) struct Parts<'a> {
     pub storage: &'a Storage,
     pub builder: Arc<LedgerBuilder>,
     pub quota: &'a Arc<MemoryQuota>,
+    pub control: &'a Arc<Control>,
     pub snapshot: &'a Arc<ArcSwap<Snapshot>>,
     pub clock: &'a SharedClock,
     pub metrics: &'a Metrics,
@@ -38,67 +48,41 @@ pub(super) struct Parts<'a> {
 
 #[derive(Debug)]
 pub(super) struct Consumers {
-    /// In the order in which they are stopped: each reads what the one before it writes.
-    followers: Vec<Follower>,
+    /// In the order in which they are stopped: each reads what those before it write.
+    pub followers: Vec<Follower>,
     builder: Arc<LedgerBuilder>,
     log: Arc<dyn EventLog>,
-    /// Ends the sweep; nobody renews a lease any more when requests stop.
-    sweeping: Tasks,
-}
-
-/// A consumer that runs.
-#[derive(Debug)]
-pub(super) struct Follower {
-    consumer: Arc<Consumer>,
-    stop: watch::Sender<bool>,
-    task: Task<Result<(), ConsumerError>>,
+    /// What acts by the clock rather than by the log.
+    periodic: Tasks,
 }
 
 impl Consumers {
-    pub fn start(parts: Parts<'_>) -> Self {
-        let Parts { config, storage, builder, quota, snapshot, clock, metrics, tasks } = parts;
-        let log = storage.log();
-        let counted = ReconcilerMetrics::declare(metrics);
-        let store: Arc<dyn QuotaStore> = Arc::clone(quota) as Arc<dyn QuotaStore>;
-        let effects: [(&'static str, Topic, Arc<dyn Effect>); 2] = [
-            (builder::CONSUMER, Topic::Reservations, Arc::clone(&builder) as Arc<dyn Effect>),
-            (corrector::CONSUMER, Topic::Ledger, Arc::new(Corrector::new(Arc::clone(&store), counted.clone()))),
+    pub fn start(parts: &Parts<'_>) -> Self {
+        let (log, periodic) = (parts.storage.log(), Tasks::new());
+        let counted = ReconcilerMetrics::declare(parts.metrics);
+        let reports = parts.reports(&counted);
+        let corrector = Corrector::new(parts.quota(), counted.clone());
+        let effects: [(&'static str, Topic, Arc<dyn Effect>); 3] = [
+            (reports::CONSUMER, Topic::UsageReports, Arc::clone(&reports) as Arc<dyn Effect>),
+            (builder::CONSUMER, Topic::Reservations, Arc::clone(&parts.builder) as Arc<dyn Effect>),
+            (corrector::CONSUMER, Topic::Ledger, Arc::new(corrector)),
         ];
-        let start = |(name, topic, effect): (&'static str, Topic, Arc<dyn Effect>)| {
-            // Both are money topics, see `topics.toml`.
-            let options = ConsumerOptions::new(OnPoison::ParkKey);
-            Follower::start(name, topic, effect, options, storage, tasks)
-        };
-        let followers = effects.into_iter().map(start).collect();
-
-        let region = Region::new(&config.gateway.region);
-        let patience = config.reconciler.projection_patience.duration();
-        let sweep = Sweep::new(
-            store,
-            Projection::new(storage.store(), Arc::clone(&log), patience),
-            Journal::new(Arc::clone(&log), Arc::clone(clock), region),
-            Arc::new(SnapshotPolicies(Arc::clone(snapshot))),
-            counted,
-            config.reconciler.clone(),
-        );
-        let sweeping = Tasks::new();
-        drop(sweeping.spawn("sweep", Arc::new(sweep).run(sweeping.clone())));
-        Self { followers, builder, log, sweeping }
+        let follow = |(name, topic, effect)| Follower::start(name, topic, effect, parts.storage, parts.tasks);
+        let followers = effects.into_iter().map(follow).collect();
+        drop(periodic.spawn("parked reports", reports.run(periodic.clone())));
+        drop(periodic.spawn("sweep", Arc::new(parts.sweep(counted)).run(periodic.clone())));
+        Self { followers, builder: Arc::clone(&parts.builder), log, periodic }
     }
 
-    pub fn handles(&self) -> Vec<Arc<Consumer>> {
-        self.followers.iter().map(|follower| Arc::clone(&follower.consumer)).collect()
-    }
-
-    /// Ends the sweep. A step that began is finished.
-    pub async fn stop_sweeping(&self, within: Duration) {
-        self.sweeping.stop(within).await;
+    /// Ends what acts by the clock. A step that began is finished.
+    pub async fn stop_periodic(&self, within: Duration) {
+        self.periodic.stop(within).await;
     }
 
     /// Lets every consumer read to the end, then stops it; then takes a checkpoint. `false` where the time did not
     /// suffice: the next start goes on from where they stand.
     pub async fn settle(self, within: Duration) -> bool {
-        let deadline = tokio::time::Instant::now() + within;
+        let deadline = Instant::now() + within;
         let mut is_settled = true;
         for follower in self.followers {
             is_settled &= follower.finish(self.log.as_ref(), deadline).await;
@@ -111,58 +95,54 @@ impl Consumers {
     }
 }
 
-impl Follower {
-    fn start(
-        name: &'static str,
-        topic: Topic,
-        effect: Arc<dyn Effect>,
-        options: ConsumerOptions,
-        storage: &Storage,
-        tasks: &Tasks,
-    ) -> Self {
-        // The embedded log has one partition.
-        let subscription = Subscription { consumer: Arc::from(name), topic, partition: 0 };
-        let (positions, parking) = (Arc::clone(&storage.ledger), Arc::clone(&storage.ledger));
-        let consumer = Arc::new(Consumer::new(subscription, storage.log(), effect, positions, parking, options));
-        let (stop, mut stopping) = watch::channel(false);
-        let running = Arc::clone(&consumer);
-        let task = tasks.spawn(name, async move {
-            let stopped = async move {
-                // An error means that whoever would say so is gone.
-                let _told = stopping.wait_for(|told| *told).await.is_ok();
-            };
-            let ended = running.run(stopped).await;
-            if let Err(error) = &ended {
-                let consumer = running.subscription();
-                tracing::error!(%consumer, error = error as &dyn std::error::Error, "consumer ended: a person is needed");
-            }
-            ended
-        });
-        Self { consumer, stop, task }
+impl Parts<'_> {
+    fn quota(&self) -> Arc<dyn QuotaStore> {
+        Arc::clone(self.quota) as Arc<dyn QuotaStore>
     }
 
-    /// Whether it has ended although nobody stopped it.
-    fn has_ended(&self) -> bool {
-        self.task.is_finished()
+    fn projection(&self) -> Projection {
+        let patience = self.config.reconciler.projection_patience.duration();
+        Projection::new(self.storage.store(), self.storage.log(), patience)
     }
 
-    async fn finish(self, log: &dyn EventLog, deadline: tokio::time::Instant) -> bool {
-        let Subscription { topic, partition, .. } = *self.consumer.subscription();
-        let has_read_all = match log.offsets(topic, partition).await {
-            Err(_) => false,
-            Ok(_) if self.has_ended() => false,
-            Ok(offsets) => {
-                tokio::time::timeout_at(deadline, self.consumer.reached(offsets.written)).await.is_ok()
-            }
+    fn journal(&self) -> Journal {
+        Journal::new(self.storage.log(), Arc::clone(self.clock), Region::new(&self.config.gateway.region))
+    }
+
+    fn reports(&self, counted: &ReconcilerMetrics) -> Arc<Reports> {
+        let ports = ReportPorts {
+            quota: self.quota(),
+            projection: self.projection(),
+            journal: self.journal(),
+            prices: Arc::new(PublishedPrices::new(self.control, self.snapshot)),
+            index: self.correlations(),
         };
-        self.stop.send_replace(true);
-        let ended = tokio::time::timeout_at(deadline.max(tokio::time::Instant::now() + LAST_DELIVERY), self.task).await;
-        has_read_all && matches!(ended, Ok(Ok(Ok(()))))
+        Arc::new(Reports::new(ports, counted.clone(), self.config.reconciler.clone()))
+    }
+
+    /// The newest provider ids, followed from the log; one partition here.
+    fn correlations(&self) -> Arc<RecentCorrelations> {
+        let index = Arc::new(RecentCorrelations::default());
+        let (following, log, stopping) = (Arc::clone(&index), self.storage.log(), self.tasks.stopping());
+        drop(self.tasks.spawn("correlations", async move {
+            if let Err(error) = following.follow(log, 0, stopping).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
+            }
+        }));
+        index
+    }
+
+    fn sweep(&self, counted: ReconcilerMetrics) -> Sweep {
+        Sweep::new(
+            self.quota(),
+            self.projection(),
+            self.journal(),
+            Arc::new(SnapshotPolicies(Arc::clone(self.snapshot))),
+            counted,
+            self.config.reconciler.clone(),
+        )
     }
 }
-
-/// What a delivery that began may still take once its consumer was told to stop.
-const LAST_DELIVERY: Duration = Duration::from_secs(5);
 
 /// What a tenant wants after the ceiling, as the catalog says now.
 #[derive(Debug)]

@@ -8,12 +8,14 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use weir_runtime::listener::{bind, serve};
+use weir_runtime::tasks::Tasks;
 use weir_runtime::tls;
 use weir_stub::Stub;
 
 use weir_gateway::Gateway;
 
-use super::{Addresses, Owners, StartError};
+use super::operators::{self, serve_admin};
+use super::{Addresses, StartError};
 use crate::config::Config;
 
 #[derive(Debug)]
@@ -46,9 +48,9 @@ impl Edges {
         })
     }
 
-    pub fn serve(self, config: &Config, gateway: Gateway, owners: &Owners) {
-        drop(serve(self.gateway, self.tls, config.listener.clone(), gateway, &owners.requests));
-        drop(self.admin);
+    pub fn serve(self, gateway: Gateway, requests: &Tasks, operators: &operators::Parts<'_>) {
+        serve_admin(self.admin, operators);
+        drop(serve(self.gateway, self.tls, operators.config.listener.clone(), gateway, requests));
     }
 }
 

@@ -11,11 +11,11 @@ use weir_control::secrets::{AdminToken, ControlSecrets, MasterKey, Pepper, Secre
 use weir_control::store::{SqliteControlStore, StoreError};
 use weir_control::{Control, ControlError, KeyRequest, VirtualKey};
 use weir_runtime::clock::SharedClock;
-use weir_runtime::entropy::{Entropy, SharedEntropy};
+use weir_runtime::entropy::{Entropy, OsEntropy, SharedEntropy};
 use weir_runtime::secrets::{SecretError, SecretRef, read_or_create_secret};
 use weir_stub::Stub;
 
-use crate::config::SecretOptions;
+use crate::config::{Config, SecretOptions};
 use crate::data::DataFolder;
 
 /// Where the catalog comes from.
@@ -96,6 +96,21 @@ pub(super) fn open_control(
     let store = store.map_err(|source| PolicyError::Store { path, source })?;
     let control = Control::open(Arc::new(store), secrets.control.clone(), Arc::clone(clock), Arc::clone(entropy))?;
     Ok(Arc::new(control))
+}
+
+/// The secrets of an installation, for a command beside its process.
+pub(crate) fn secrets_beside(config: &Config, data: &DataFolder) -> Result<ControlSecrets, PolicyError> {
+    Ok(secrets(&config.secrets, data, &OsEntropy)?.control)
+}
+
+/// The control plane of an installation whose process does not run.
+pub(crate) fn control_beside(
+    config: &Config,
+    data: &DataFolder,
+    clock: &SharedClock,
+    entropy: &SharedEntropy,
+) -> Result<Arc<Control>, PolicyError> {
+    open_control(data, &secrets(&config.secrets, data, entropy.as_ref())?, clock, entropy)
 }
 
 /// Applies the catalog. Returns a key where a quickstart has made its first.

@@ -15,7 +15,7 @@ use weir_runtime::tasks::Tasks;
 use weir_streams::consumer::Consumer;
 use weir_streams::{self as streams, EventLog};
 
-use super::consumers::Consumers;
+use super::consumers::{Consumers, Follower, Pulse};
 use super::storage::Storage;
 
 /// What must hold for `/readyz` to say yes.
@@ -65,7 +65,7 @@ pub(super) struct Watched<'a> {
 pub(super) async fn watch(watched: Watched<'_>, tasks: &Tasks) {
     let watcher = Watcher {
         log: watched.storage.log(),
-        consumers: watched.consumers.handles(),
+        pulses: watched.consumers.followers.iter().map(Follower::pulse).collect(),
         quota: Arc::clone(watched.quota),
         snapshot: Arc::clone(watched.snapshot),
         health: watched.health.clone(),
@@ -87,7 +87,7 @@ pub(super) async fn watch(watched: Watched<'_>, tasks: &Tasks) {
 
 struct Watcher {
     log: Arc<dyn EventLog>,
-    consumers: Vec<Arc<Consumer>>,
+    pulses: Vec<Pulse>,
     quota: Arc<MemoryQuota>,
     snapshot: Arc<ArcSwap<Snapshot>>,
     health: Health,
@@ -105,10 +105,10 @@ impl Watcher {
         self.report(conditions::QUOTA, self.quota.now_ms().await.map(|_| ()).map_err(|error| error.to_string()));
         self.report(conditions::CATALOG, has_policy(&self.snapshot.load()));
         let mut trouble = Ok(());
-        for consumer in &self.consumers {
-            self.lag.note(consumer, self.clock.now_ms()).await;
-            if let Some(reason) = consumer.trouble() {
-                trouble = Err(format!("{}: {reason}", consumer.subscription()));
+        for pulse in &self.pulses {
+            self.lag.note(&pulse.consumer, self.clock.now_ms()).await;
+            if let Some(reason) = pulse.trouble() {
+                trouble = Err(reason);
             }
         }
         self.report(conditions::LEDGER, trouble);

@@ -1,0 +1,76 @@
+//! `weir pending`.
+
+use clap::Args;
+use serde_json::json;
+
+use weir_domain::money::Amounts;
+use weir_domain::price::EffectiveMs;
+use weir_ledger::contract::{LedgerStore as _, OpenPage, OpenReservation, OpenStatus};
+use weir_runtime::clock::{Clock as _, SystemClock};
+
+use super::beside::{block_on, open_ledger, tenant_id};
+use super::{ConfigArgs, Failure, Output};
+
+#[derive(Debug, Args)]
+pub(super) struct PendingArgs {
+    /// Only this tenant's, by name or id.
+    #[arg(long)]
+    tenant: Option<String>,
+    /// At most this many are listed; all are counted.
+    #[arg(long, default_value_t = 100)]
+    most: usize,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Read at once: a megabyte.
+const PAGE: usize = 4096;
+
+pub(super) fn run(args: &PendingArgs, output: &Output) -> Result<(), Failure> {
+    let data = args.config.data_folder()?;
+    let tenant = args.tenant.as_ref().map(|tenant| tenant_id(&args.config, tenant)).transpose()?;
+    let ledger = open_ledger(&data)?;
+    let mut page = OpenPage { status: OpenStatus::PendingReconciliation, tenant, after: None, most: PAGE };
+    let (mut listed, mut count, mut held) = (Vec::new(), 0_usize, Amounts::ZERO);
+    loop {
+        let found = block_on(ledger.open(page.clone()))?.map_err(|error| Failure::failed(&error))?;
+        count += found.len();
+        held = found.iter().fold(held, |sum, one| sum + one.held);
+        page.after = found.last().map(|last| (last.due_ms, last.id));
+        let is_last = found.len() < PAGE;
+        listed.extend(found.into_iter().take(args.most.saturating_sub(listed.len())));
+        if is_last {
+            break;
+        }
+    }
+    if output.is_json {
+        let listed: Vec<_> = listed.iter().map(shown).collect();
+        return output.line(&json!({ "count": count, "held": held, "pending": listed }).to_string());
+    }
+    for one in &listed {
+        let OpenReservation { id, tenant, status_since_ms, held, escalated, .. } = one;
+        let (age, held) = (age(*status_since_ms), crate::story::amounts(*held));
+        let flag = if *escalated { ", escalated" } else { "" };
+        output.line(&format!("{id}  {tenant}  pending for {age}, holds {held}{flag}"))?;
+    }
+    output.line(&format!("{count} pending, holding {}", crate::story::amounts(held)))
+}
+
+fn shown(one: &OpenReservation) -> serde_json::Value {
+    json!({
+        "reservation": one.id,
+        "tenant": one.tenant,
+        "since": EffectiveMs(one.status_since_ms),
+        "held": one.held,
+        "escalated": one.escalated,
+    })
+}
+
+fn age(since_ms: i64) -> String {
+    let seconds = SystemClock.now_ms().saturating_sub(since_ms).max(0) / 1000;
+    match (seconds / 3600, seconds / 60 % 60) {
+        (0, 0) => format!("{seconds} s"),
+        (0, minutes) => format!("{minutes} min"),
+        (hours, minutes) => format!("{hours} h {minutes} min"),
+    }
+}
