@@ -35,7 +35,7 @@ CREATE TABLE reservations (
     held_nusd           INTEGER NOT NULL,
     escalated           INTEGER NOT NULL,
     flagged             INTEGER NOT NULL,
-    -- Every attempt as JSON: target, holds, verdict, charge. A closed one is here, usage or not.
+    -- Every attempt, packed as services/ledger/src/sqlite/attempts.rs tells. A closed one is here, usage or not.
     attempts            TEXT    NOT NULL,
     -- Its events, packed: `[offset,kind,attempt,ms after admission],` each. One column of a row that is written anyway,
     -- because a row per event would cost more than the request. A repeated batch may pack one twice; v_events does not.
@@ -141,6 +141,10 @@ CREATE TABLE usage_sources (source INTEGER PRIMARY KEY, name TEXT NOT NULL) STRI
 INSERT INTO usage_sources VALUES
     (0, 'estimate'), (1, 'split'), (2, 'bucket_residual'), (3, 'response'), (4, 'provider_report'), (5, 'person');
 
+CREATE TABLE attempt_outcomes (outcome INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
+INSERT INTO attempt_outcomes VALUES
+    (0, 'not_executed'), (1, 'may_have_executed'), (2, 'executed'), (3, 'executed_usage_unknown');
+
 CREATE TABLE event_kinds (kind INTEGER PRIMARY KEY, name TEXT NOT NULL) STRICT;
 INSERT INTO event_kinds VALUES
     (0, 'ReservationCreated'), (1, 'ReservationExtended'), (2, 'AttemptStarted'), (3, 'AttemptCorrelated'),
@@ -185,12 +189,17 @@ FROM lines l JOIN reservations r ON r.id = l.reservation JOIN usage_sources u US
 CREATE VIEW v_attempts AS
 SELECT lower(substr(hex(r.id), 1, 8) || '-' || substr(hex(r.id), 9, 4) || '-' || substr(hex(r.id), 13, 4) || '-'
              || substr(hex(r.id), 17, 4) || '-' || substr(hex(r.id), 21)) AS reservation,
-       a.value ->> '$.number' AS attempt, r.tenant,
-       a.value ->> '$.target.deployment' AS deployment, a.value ->> '$.target.provider' AS provider,
-       a.value ->> '$.outcome' AS outcome, a.value ->> '$.hold.usd' AS hold_usd, a.value ->> '$.hold.tokens' AS hold_tokens,
-       a.value ->> '$.charge.usd' AS charge_usd, a.value ->> '$.charge.tokens' AS charge_tokens,
-       a.value ->> '$.provider_id' AS provider_id
-FROM reservations r, json_each(r.attempts) a;
+       a.value ->> 0 AS attempt, r.tenant, a.value ->> '$[2][0]' AS deployment, a.value ->> '$[2][1]' AS provider,
+       o.name AS outcome,
+       printf('%d.%09d', coalesce(a.value ->> '$[4][2]', a.value ->> '$[3][2]') / 1000000000,
+              coalesce(a.value ->> '$[4][2]', a.value ->> '$[3][2]') % 1000000000) AS hold_usd,
+       coalesce(a.value ->> '$[4][1]', a.value ->> '$[3][1]') AS hold_tokens,
+       CASE WHEN a.value ->> '$[5][2]' < 0 THEN '-' WHEN a.value ->> '$[5][2]' >= 0 THEN '' END
+           || printf('%d.%09d', abs(a.value ->> '$[5][2]') / 1000000000, abs(a.value ->> '$[5][2]') % 1000000000)
+           AS charge_usd,
+       a.value ->> '$[5][1]' AS charge_tokens, a.value ->> 6 AS provider_id
+FROM reservations r, json_each(r.attempts) a
+LEFT JOIN attempt_outcomes o ON o.outcome = a.value ->> 1;
 
 -- One row per event on the log: the index from a reservation to its positions.
 CREATE VIEW v_events AS

@@ -8,6 +8,7 @@
 //! **Threads.** One connection writes, on a thread of its own; two read, one for look-ups and one for pages and sums,
 //! so that an export delays no reconciler. Commands open the file for reading beside the running process.
 
+mod attempts;
 mod checkpoints;
 mod consumers;
 mod read;

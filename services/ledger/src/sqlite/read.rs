@@ -13,8 +13,9 @@ use weir_domain::reservation::Created;
 
 use crate::contract::{Count, LedgerError, LinePage, OpenPage, OpenReservation, OpenStatus, StoredReservation};
 
+use super::attempts::read_attempts;
 use super::rows::{
-    CREATED_COLUMNS, CREATED_WIDTH, Columns, LINE_COLUMNS, damaged, read_created, read_events, read_line, status_of,
+    CREATED_COLUMNS, CREATED_WIDTH, Columns, LINE_COLUMNS, read_created, read_events, read_line, status_of,
 };
 use super::store_error;
 use super::write::HOUR_MS;
@@ -49,7 +50,7 @@ pub(super) fn find(connection: &Connection, id: ReservationId) -> Result<Option<
     let (status_since_ms, due_ms) = (columns.next()?, columns.next()?);
     let held = columns.amounts()?;
     let (escalated, flagged) = (columns.next()?, columns.next()?);
-    let attempts = serde_json::from_str(&columns.next::<String>()?).map_err(|error| damaged("attempts", &error))?;
+    let attempts = read_attempts(&columns.next::<String>()?)?;
     let events = columns.next::<String>()?;
     let events = read_events(&events, columns.next()?, created.admitted_at_ms)?;
     let lines = lines_of(connection, &created)?;

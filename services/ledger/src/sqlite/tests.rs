@@ -115,6 +115,6 @@ async fn the_views_show_dollars_dates_and_names() -> Outcome {
     let reservation = row("SELECT reservation, status, admitted_at, held_usd, window_day FROM v_reservations")?;
     assert_eq!(reservation, [&id, "settled", "2026-03-01T12:00:01.000Z", "0.000000000", "2026-03-01"]);
     let attempt = row("SELECT reservation, deployment, outcome, charge_usd FROM v_attempts")?;
-    assert_eq!(attempt, [&id, "small-eu", "executed", "-0.0822"]);
+    assert_eq!(attempt, [&id, "small-eu", "executed", "-0.082200000"]);
     Ok(())
 }

@@ -6,7 +6,8 @@ use weir_domain::ledger::LedgerLine;
 
 use crate::contract::{Change, LedgerError, Posted, first_difference};
 
-use super::rows::{Details, damaged, events_text, json, source_code, status_code, usage_text};
+use super::attempts::attempts_text;
+use super::rows::{Details, damaged, events_text, source_code, status_code, usage_text};
 use super::{read, store_error};
 
 /// A change that is not newer than the row says nothing new: its events were packed and its status was passed.
@@ -91,7 +92,7 @@ fn write_reservation(statement: &mut CachedStatement<'_>, change: &Change) -> Re
             held.usd.nanos(),
             reservation.escalated,
             reservation.flagged,
-            json("attempts", &reservation.attempts)?,
+            attempts_text(&reservation.attempts)?,
             events_text(&change.events, created.admitted_at_ms),
             last.partition,
             last.offset,
