@@ -158,3 +158,32 @@ pub fn is_of_provider(report: &UsageReport, attempt: &Attempt) -> bool {
     let names_one = !report.provider.as_str().is_empty();
     attempt.target.as_ref().is_none_or(|target| !names_one || target.provider == report.provider)
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_domain::testing::id;
+
+    use super::*;
+
+    fn named(kind: CorrelationKind, value: &str) -> Correlation {
+        Correlation { kind, value: value.to_owned(), reservation: None, attempt: None }
+    }
+
+    fn claim(correlation: Correlation) -> Claim {
+        let report = crate::scenarios::report(id(1), 1, 1, 1);
+        Claim::of(&UsageReport { correlation: Some(correlation), ..report })
+    }
+
+    #[test]
+    fn an_attempt_is_named_by_our_ids_or_by_the_providers() {
+        let ours = correlation(id(7), 2);
+        assert_eq!(claim(named(CorrelationKind::GatewayAttempt, &ours)), Claim::Ours(id(7), Some(2)));
+        assert_eq!(claim(named(CorrelationKind::ProviderResponse, "resp-1")), Claim::Provider("resp-1".to_owned()));
+        let both = Correlation { reservation: Some(id(7)), ..named(CorrelationKind::ProviderRequest, "req-1") };
+        assert_eq!(claim(both), Claim::Ours(id(7), None), "our own id says more than the provider's");
+        for nameless in ["", "7", &id(7).to_string(), &format!("{}-0", id(7)), &format!("{}-x", id(7))] {
+            assert_eq!(claim(named(CorrelationKind::GatewayAttempt, nameless)), Claim::Nameless, "{nameless}");
+        }
+        assert_eq!(claim(named(CorrelationKind::ProviderResponse, "")), Claim::Nameless);
+    }
+}

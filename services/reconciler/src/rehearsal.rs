@@ -10,7 +10,9 @@ use weir_domain::attempt::{Attempt, AttemptNumber, AttemptOutcome};
 use weir_domain::money::Amounts;
 use weir_domain::quota::{Counting, Denial, Limit};
 use weir_domain::reconcile::LedgerView;
-use weir_domain::reservation::{Balances, Command, Decision, Event, Reservation, UsageRecord, apply, decide};
+use weir_domain::reservation::{
+    Balances, Command, Decision, Event, PendCause, Reservation, UsageRecord, apply, decide,
+};
 use weir_domain::usage::{Usage, UsageSource};
 
 /// The events that `commands`, in order, make of `reservation` at `now_ms` of the store's clock, for the log.
@@ -65,7 +67,17 @@ pub fn told_again(reservation: &Reservation, ledger: &LedgerView) -> Vec<Event> 
     let is_marked = |number| reservation.attempt(number).is_some();
     let unused = reservation.extended.iter().filter(|(number, _)| !is_marked(*number));
     events.extend(unused.map(|(number, by)| Event::ReservationExtended { number: *number, by: *by }));
+    events.extend((0..reservation.resumes).flat_map(|ordinal| resumption(reservation, ordinal)));
     events
+}
+
+/// A pending and its resumption: the fold takes the next pending only behind them.
+fn resumption(reservation: &Reservation, ordinal: u16) -> [Event; 2] {
+    let due_ms = reservation.due_ms;
+    [
+        Event::ReservationPending { cause: PendCause::Expired, ordinal },
+        Event::ReservationResumed { ordinal: ordinal.saturating_add(1), due_ms },
+    ]
 }
 
 fn extension_for(reservation: &Reservation, number: AttemptNumber) -> Option<Event> {
@@ -111,3 +123,7 @@ fn charge_of(reservation: &Reservation, attempt: &Attempt) -> Option<Event> {
     };
     Some(Event::UsageRecorded { number: attempt.number, record: Arc::new(record) })
 }
+
+#[cfg(test)]
+#[path = "rehearsal_tests.rs"]
+mod tests;
