@@ -17,7 +17,7 @@ macro_rules! migrations {
     };
 }
 
-const CONTROL: &[Migration] = migrations!["control/0001_control.sql"];
+const CONTROL: &[Migration] = migrations!["control/0001_control.sql", "control/0002_tenant_calendars.sql"];
 
 const LEDGER: &[Migration] = migrations!["ledger/0001_ledger.sql"];
 

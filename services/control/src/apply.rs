@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use thiserror::Error;
 
+use weir_domain::calendar::Calendar;
 use weir_domain::ids::{KeyId, TeamId, TenantId};
 use weir_runtime::entropy::Entropy;
 
@@ -76,11 +77,17 @@ impl Plan<'_> {
 
     fn tenants_and_teams(&mut self, catalog: &Catalog) {
         for entry in &catalog.tenants {
-            if !self.state.tenants.contains_key(&entry.name) {
+            if let Some(known) = self.state.tenants.get(&entry.name) {
+                let calendar = known.calendar.with_zone(entry.zone, self.now_ms);
+                if calendar != known.calendar {
+                    self.change(Change::SetCalendar { tenant: entry.name.clone(), calendar });
+                }
+            } else {
                 let id = TenantId::from(format!("tnt_{}", random_text(self.entropy, ID_CHARS)));
                 let secret = self.master.new_tenant_secret(&id, self.entropy);
                 let (name, created_at_ms) = (entry.name.clone(), self.now_ms);
-                self.change(Change::AddTenant(TenantRecord { id, name, secret, created_at_ms }));
+                let calendar = Calendar::new(entry.zone);
+                self.change(Change::AddTenant(TenantRecord { id, name, secret, calendar, created_at_ms }));
             }
         }
         for entry in &catalog.teams {

@@ -8,6 +8,9 @@ use weir_runtime::entropy::OsEntropy;
 use super::*;
 use crate::store::SqliteControlStore;
 
+#[path = "control_tests/zone_change.rs"]
+mod zone_change;
+
 /// 2026-11-29 12:00 UTC.
 const NOW_MS: i64 = 1_795_953_600_000;
 

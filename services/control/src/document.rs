@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
-use weir_domain::calendar::Zone;
+use weir_domain::calendar::Calendar;
 use weir_domain::ids::{KeyId, ModelName, PriceVersion, ProviderId, TeamId, TenantId};
 use weir_domain::policy::{Allowed, Key, KeyHash, Snapshot, Tenant};
 use weir_domain::price::{PriceBook, PriceBookError, PriceEntry};
@@ -42,7 +42,7 @@ pub struct SnapshotDocument {
 pub struct TenantDocument {
     pub id: TenantId,
     pub name: String,
-    pub zone: Zone,
+    pub calendar: Calendar,
     pub limits: Vec<Limit>,
     pub models: Option<BTreeSet<ModelName>>,
     pub regions: Option<BTreeSet<String>>,
@@ -91,7 +91,7 @@ pub fn compile(state: &State, shipped: &[PriceEntry]) -> SnapshotDocument {
             Some(TenantDocument {
                 id: record.id.clone(),
                 name: entry.name.clone(),
-                zone: entry.zone,
+                calendar: record.calendar.clone(),
                 limits: limits.of_tenant(&record.id),
                 models: entry.models.clone(),
                 regions: entry.regions.clone(),
@@ -306,7 +306,7 @@ fn tenant(document: &TenantDocument, master: &MasterKey) -> Result<Tenant, Snaps
     Ok(Tenant {
         id: document.id.clone(),
         name: document.name.clone(),
-        zone: document.zone,
+        calendar: document.calendar.clone(),
         limits: document.limits.clone(),
         models: allowed(document.models.as_ref()),
         regions: allowed(document.regions.as_ref()),

@@ -81,7 +81,10 @@ fn a_published_document_is_named_by_its_hash_and_opens_to_the_same_snapshot_else
     let scope = Scope { subject: Subject::Key(key.id.clone()), model: Some("m".into()) };
     assert_eq!(key.limits, [Limit { scope, measure, max: 5 }]);
     let tenant = &key.tenant;
-    assert_eq!((tenant.zone.to_string().as_str(), tenant.on_ceiling), ("Asia/Tokyo", CeilingPolicy::Estimate));
+    assert_eq!(
+        (tenant.calendar.zone().to_string().as_str(), tenant.on_ceiling),
+        ("Asia/Tokyo", CeilingPolicy::Estimate)
+    );
     assert!(tenant.regions.contains(&"eu".to_owned()) && !tenant.regions.contains(&"us".to_owned()));
     assert!(tenant.denied_tools.contains("shell") && !tenant.providers.contains(&"q".into()));
 }

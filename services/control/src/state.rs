@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use weir_domain::calendar::Calendar;
 use weir_domain::ids::{KeyId, PriceVersion, TeamId, TenantId};
 
 use crate::catalog::{Catalog, KeyHashText};
@@ -36,6 +37,8 @@ pub struct TenantRecord {
     pub id: TenantId,
     pub name: String,
     pub secret: WrappedSecret,
+    /// The zone, and what a change of it left in force (O51).
+    pub calendar: Calendar,
     pub created_at_ms: i64,
 }
 
@@ -117,6 +120,12 @@ pub struct Publication {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     AddTenant(TenantRecord),
+    /// The tenant's zone is another one from now on.
+    SetCalendar {
+        /// The tenant's name.
+        tenant: String,
+        calendar: Calendar,
+    },
     AddTeam(TeamRecord),
     /// A new key, or the new form of one that a file owns.
     PutKey(KeyRecord),
@@ -143,6 +152,11 @@ impl State {
         match change {
             Change::AddTenant(tenant) => {
                 self.tenants.insert(tenant.name.clone(), tenant.clone());
+            }
+            Change::SetCalendar { tenant, calendar } => {
+                if let Some(tenant) = self.tenants.get_mut(tenant) {
+                    tenant.calendar = calendar.clone();
+                }
             }
             Change::AddTeam(team) => {
                 self.teams.insert((team.tenant.clone(), team.name.clone()), team.clone());

@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::calendar::Zone;
+use crate::calendar::Calendar;
 use crate::ids::{DeploymentId, KeyId, ModelName, ProviderId, TeamId, TenantId};
 use crate::price::PriceBook;
 use crate::quota::Limit;
@@ -58,7 +58,8 @@ pub struct Tenant {
     pub id: TenantId,
     /// For people; never on the log.
     pub name: String,
-    pub zone: Zone,
+    /// In whose windows the tenant counts.
+    pub calendar: Calendar,
     pub limits: Vec<Limit>,
     pub models: Allowed<ModelName>,
     /// Provider regions that may see this tenant's data (I5).

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::*;
-use crate::calendar::Zone;
+use crate::calendar::Calendar;
 use crate::ids::PriceVersion;
 use crate::policy::{Allowed, KeyHash, Tenant, TenantSecret};
 use crate::price::PriceEntry;
@@ -53,7 +53,7 @@ fn key() -> Key {
     let tenant = Tenant {
         id: "acme".into(),
         name: "Acme".to_owned(),
-        zone: Zone::UTC,
+        calendar: Calendar::default(),
         limits: Vec::new(),
         models: Allowed::Everything,
         regions: Allowed::Only(HashSet::from(["eu".to_owned()])),

@@ -35,6 +35,7 @@ mod models;
 mod options;
 mod record;
 mod server;
+mod terms;
 
 pub use authenticate::Pepper;
 pub use options::GatewayOptions;

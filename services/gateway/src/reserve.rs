@@ -5,16 +5,16 @@ use std::sync::Arc;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use weir_domain::calendar::Calendar;
 use weir_domain::money::Hold;
-use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, Reply, Scope};
-use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, Labels, Reserve};
+use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, Reply};
+use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, Reserve};
 use weir_runtime::entropy::new_reservation_id;
 
 use crate::lifecycle::Prepared;
 use crate::record::Record;
 use crate::respond::Refusal;
 use crate::server::Inner;
+use crate::terms::Terms;
 
 /// How long a client's `Idempotency-Key` is remembered: a day, as the field does.
 const IDEMPOTENCY_LIFE_MS: i64 = 24 * 60 * 60 * 1000;
@@ -23,10 +23,8 @@ const IDEMPOTENCY_LIFE_MS: i64 = 24 * 60 * 60 * 1000;
 pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hold) -> Result<Record, Refusal> {
     let now_ms = gateway.clock.now_ms();
     let id = new_reservation_id(&*gateway.entropy, now_ms);
-    let limits: Arc<[Limit]> =
-        prepared.snapshot.limits_for(&prepared.key, &prepared.model.name).cloned().collect::<Vec<_>>().into();
-    let calendar = Calendar::new(prepared.key.tenant.zone);
-    let windows = calendar.at(now_ms);
+    let Terms { limits, scopes, labels, windows } =
+        gateway.terms.of(&prepared.snapshot, &prepared.key, &prepared.model.name, now_ms);
     let created = Created {
         id,
         tenant: prepared.key.tenant.id.clone(),
@@ -35,15 +33,12 @@ pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hol
         model: prepared.model.name.clone(),
         fingerprint: keyed(prepared, b"body", prepared.request.body()),
         hold,
-        counting: Counting {
-            scopes: Scope::of_request(prepared.key.team.as_ref(), &prepared.key.id, &prepared.model.name),
-            windows: *windows.windows(),
-        },
+        counting: Counting { scopes, windows: *windows.windows() },
         price_version: prepared.snapshot.prices.version().clone(),
         admitted_at_ms: now_ms,
         due_ms: now_ms,
         owner: Arc::clone(&gateway.owner),
-        labels: labels(prepared),
+        labels,
         end_user: end_user(prepared),
         idempotency: prepared.idempotency_key.as_ref().map(|key| IdempotencyRecord {
             key_hash: keyed(prepared, b"idempotency-key", key.as_bytes()),
@@ -95,10 +90,6 @@ fn keyed(prepared: &Prepared, purpose: &[u8], bytes: &[u8]) -> [u8; 32] {
     mac.update(&[0]);
     mac.update(bytes);
     mac.finalize().into_bytes().into()
-}
-
-fn labels(prepared: &Prepared) -> Labels {
-    prepared.key.labels.iter().cloned().collect()
 }
 
 fn end_user(prepared: &Prepared) -> Option<String> {

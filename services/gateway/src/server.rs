@@ -36,6 +36,7 @@ use crate::leases::{self, Leases};
 use crate::metrics::GatewayMetrics;
 use crate::options::GatewayOptions;
 use crate::respond::Refusal;
+use crate::terms::TermsCache;
 use crate::{lifecycle, models};
 
 /// What a gateway is made of. Everything that stores or speaks is behind its contract.
@@ -75,6 +76,7 @@ pub(crate) struct Inner {
     pub credentials: Credentials,
     pub circuits: Circuits,
     pub leases: Leases,
+    pub terms: TermsCache,
     pub bodies: BodyMemory,
     pub metrics: GatewayMetrics,
 }
@@ -115,6 +117,7 @@ impl Gateway {
             credentials: Credentials::default(),
             circuits: Circuits::new(BreakerPolicy::default(), RetryBudgetPolicy::default()),
             leases: Leases::default(),
+            terms: TermsCache::default(),
             bodies: BodyMemory::new(parts.options.max_bodies.as_usize()),
             options: parts.options,
         };

@@ -6,10 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 
-use weir_domain::calendar::{Window, windows_at};
+use weir_domain::calendar::{CurrentWindows, Window};
 use weir_domain::ids::{ModelName, TenantId};
 use weir_domain::money::{Amounts, NanoUsd};
-use weir_domain::policy::Tenant;
 use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 
 use super::AdminApi;
@@ -95,7 +94,7 @@ pub(super) async fn show(
     let mut limits: Vec<&Limit> = keys.flat_map(|key| &key.limits).collect();
     limits.sort_by(|a, b| (&a.scope, a.measure.to_string()).cmp(&(&b.scope, b.measure.to_string())));
     let limits = tenant.into_iter().flat_map(|tenant| &tenant.limits).chain(limits);
-    let now_ms = api.clock.now_ms();
+    let windows = record.calendar.at(api.clock.now_ms());
     Ok(Json(CountersView {
         tenant: record.id.clone(),
         name: record.name.clone(),
@@ -103,7 +102,7 @@ pub(super) async fn show(
         held: read.held,
         reserved: read.reserved,
         pending: read.pending,
-        limits: limits.map(|limit| limit_view(limit, tenant.map(AsRef::as_ref), &read, &names, now_ms)).collect(),
+        limits: limits.map(|limit| limit_view(limit, &windows, &read, &names)).collect(),
         counters: read
             .counters
             .iter()
@@ -136,15 +135,13 @@ fn scope_view(scope: &Scope, names: &HashMap<&str, &str>) -> ScopeView {
 
 fn limit_view(
     limit: &Limit,
-    tenant: Option<&Tenant>,
+    windows: &CurrentWindows,
     read: &TenantCounters,
     names: &HashMap<&str, &str>,
-    now_ms: i64,
 ) -> LimitView {
     let (unit, window) = match limit.measure {
         Measure::Calendar { unit, window } => {
-            let windows = windows_at(now_ms, &tenant.map(|tenant| tenant.zone).unwrap_or_default());
-            (unit, windows.into_iter().find(|current| current.kind == window))
+            (unit, windows.windows().iter().copied().find(|current| current.kind == window))
         }
         Measure::PerMinute { unit } => (unit, None),
         Measure::Concurrent => (Unit::Requests, None),

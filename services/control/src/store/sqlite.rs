@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 use serde::de::DeserializeOwned;
 
+use weir_domain::calendar::{Calendar, Zone};
 use weir_domain::ids::{KeyId, PriceVersion, TeamId, TenantId};
 use weir_domain::price::PriceEntry;
 use weir_migrations::Set;
@@ -70,10 +71,11 @@ impl ControlStore for SqliteControlStore {
     fn read(&self) -> Result<State, StoreError> {
         let mut connection = self.connection.lock();
         let transaction = connection.transaction()?;
+        let catalog = read_catalog(&transaction)?;
         Ok(State {
             revision: transaction.query_row("SELECT revision FROM control", [], |row| row.get(0))?,
-            catalog: read_catalog(&transaction)?,
-            tenants: read_tenants(&transaction)?,
+            tenants: read_tenants(&transaction, &catalog)?,
+            catalog,
             teams: read_teams(&transaction)?,
             keys: read_keys(&transaction)?,
             published: read_publications(&transaction, 1)?.pop(),
@@ -112,17 +114,28 @@ fn read_catalog(transaction: &Transaction<'_>) -> Result<Catalog, StoreError> {
     document.map_or_else(|| Ok(Catalog::default()), |document| from_json("catalog", &document))
 }
 
-fn read_tenants(transaction: &Transaction<'_>) -> Result<HashMap<String, TenantRecord>, StoreError> {
-    let mut statement = transaction.prepare("SELECT id, name, wrapped_secret, created_at_ms FROM tenants")?;
-    let rows = statement.query_map([], |row| {
-        Ok(TenantRecord {
+fn read_tenants(transaction: &Transaction<'_>, catalog: &Catalog) -> Result<HashMap<String, TenantRecord>, StoreError> {
+    let zones: HashMap<&str, Zone> = catalog.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.zone)).collect();
+    let mut statement = transaction.prepare("SELECT id, name, wrapped_secret, created_at_ms, calendar FROM tenants")?;
+    let mut tenants = HashMap::new();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let name: String = row.get(1)?;
+        let calendar = match row.get::<_, Option<String>>(4)? {
+            Some(calendar) => from_json("tenant's calendar", &calendar)?,
+            // Written before calendars were kept: no zone had ever changed.
+            None => Calendar::new(zones.get(name.as_str()).copied().unwrap_or_default()),
+        };
+        let tenant = TenantRecord {
             id: TenantId::from(row.get::<_, String>(0)?),
-            name: row.get(1)?,
+            name: name.clone(),
             secret: WrappedSecret(row.get(2)?),
+            calendar,
             created_at_ms: row.get(3)?,
-        })
-    })?;
-    rows.map(|row| row.map(|tenant| (tenant.name.clone(), tenant)).map_err(StoreError::from)).collect()
+        };
+        tenants.insert(name, tenant);
+    }
+    Ok(tenants)
 }
 
 fn read_teams(transaction: &Transaction<'_>) -> Result<HashMap<(TenantId, String), TeamRecord>, StoreError> {
@@ -195,9 +208,21 @@ fn read_publications(connection: &Connection, most: usize) -> Result<Vec<Publica
 
 fn write_change(transaction: &Transaction<'_>, change: &Change) -> Result<(), StoreError> {
     match change {
-        Change::AddTenant(TenantRecord { id, name, secret, created_at_ms }) => {
-            let insert = "INSERT INTO tenants (id, name, wrapped_secret, created_at_ms) VALUES (?1, ?2, ?3, ?4)";
-            transaction.prepare_cached(insert)?.execute(params![id.as_str(), name, secret.0, created_at_ms])?;
+        Change::AddTenant(TenantRecord { id, name, secret, calendar, created_at_ms }) => {
+            let insert = "INSERT INTO tenants (id, name, wrapped_secret, created_at_ms, calendar)
+                          VALUES (?1, ?2, ?3, ?4, ?5)";
+            let calendar = to_json(calendar)?;
+            transaction.prepare_cached(insert)?.execute(params![
+                id.as_str(),
+                name,
+                secret.0,
+                created_at_ms,
+                calendar
+            ])?;
+        }
+        Change::SetCalendar { tenant, calendar } => {
+            let update = "UPDATE tenants SET calendar = ?2 WHERE name = ?1";
+            transaction.prepare_cached(update)?.execute(params![tenant, to_json(calendar)?])?;
         }
         Change::AddTeam(TeamRecord { id, tenant, name, created_at_ms }) => {
             let insert = "INSERT INTO teams (id, tenant_id, name, created_at_ms) VALUES (?1, ?2, ?3, ?4)";

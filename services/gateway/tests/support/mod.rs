@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 
-use weir_domain::calendar::Zone;
+use weir_domain::calendar::Calendar;
 use weir_domain::ids::{DeploymentId, KeyId, ModelName, PriceVersion, ProviderId, ReservationId, TenantId};
 use weir_domain::policy::{Allowed, Key, Snapshot, Tenant, TenantSecret};
 use weir_domain::price::{PriceBook, PriceEntry};
@@ -175,7 +175,7 @@ fn snapshot(setup: &Setup, deployments: Vec<Arc<Deployment>>, pepper: &Pepper) -
     let tenant = Arc::new(Tenant {
         id: tenant(),
         name: "test".to_owned(),
-        zone: Zone::UTC,
+        calendar: Calendar::default(),
         limits: setup.limits.clone(),
         models: Allowed::Everything,
         regions: Allowed::Everything,
