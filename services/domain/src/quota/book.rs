@@ -21,7 +21,10 @@ use crate::reservation::{
     Balances, Command, Conflict, Decision, Event, Position, Reservation, ReservationStatus, Reserve, apply, decide,
 };
 
-use super::{Counter, CounterReading, Counting, Denial, DenialReason, Limit, Measure, Scope, ScopeCounters, Subject};
+use super::{
+    Counter, CounterReading, Counting, Denial, DenialReason, Limit, Measure, RateStandings, Scope, ScopeCounters,
+    Subject,
+};
 
 /// How long a book remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +85,8 @@ pub struct Reply {
     pub status: Option<ReservationStatus>,
     /// The store's clock, ms.
     pub now_ms: i64,
+    /// How the rates stand after a Reserve that was admitted, or denied by a limit; otherwise empty.
+    pub rates: RateStandings,
 }
 
 /// A ledger line on its way back to the counters.
@@ -148,7 +153,18 @@ impl Book {
                 self.record(id, event, now_ms);
             }
         }
-        self.reply(id, decision, now_ms)
+        let rates = self.rates(command, &decision, now_ms);
+        Reply { rates, ..self.reply(id, decision, now_ms) }
+    }
+
+    fn rates(&self, command: &Command, decision: &Decision, now_ms: i64) -> RateStandings {
+        let Command::Reserve(reserve) = command else { return RateStandings::default() };
+        match decision {
+            Decision::Change(_) | Decision::NoChange(_) | Decision::Denied(_) => {
+                RateStandings::of(&reserve.limits, |scope| self.scopes.get(scope), now_ms)
+            }
+            Decision::Refused(_) | Decision::Conflict(_) => RateStandings::default(),
+        }
     }
 
     /// A revoked key and a repeated `Idempotency-Key` never reach the limits.
@@ -179,7 +195,7 @@ impl Book {
 
     fn reply(&self, id: ReservationId, decision: Decision, now_ms: i64) -> Reply {
         let status = self.entries.get(&id).map(|entry| entry.reservation.status());
-        Reply { reservation: id, decision, status, now_ms }
+        Reply { reservation: id, decision, status, now_ms, rates: RateStandings::default() }
     }
 
     /// Applies a ledger line: the ledger always wins. While the record exists the attempt's newest total decides, and a

@@ -63,6 +63,14 @@ impl ScopeCounters {
         self.rate.total(now_s)
     }
 
+    /// How long until the last minute has nothing of `unit`, if nothing else comes.
+    pub(super) fn rate_clears_in_ms(&self, unit: Unit, now_ms: i64) -> i64 {
+        match unit {
+            Unit::Tokens => self.rate.tokens_retry_after_ms(now_ms, 0, 0),
+            Unit::Requests | Unit::Usd => self.rate.requests_retry_after_ms(now_ms, 0, 0),
+        }
+    }
+
     pub(super) fn change(&mut self, window: Window, charged: Amounts, held: Amounts, pending: Amounts) {
         let counter = self.windows.entry(window).or_default();
         counter.charged += charged;

@@ -7,13 +7,17 @@
 mod book;
 mod counters;
 mod limit;
+mod standing;
 
 #[cfg(test)]
 mod book_tests;
+#[cfg(test)]
+mod standing_tests;
 
 pub use book::{Book, BookImage, BookOptions, Correction, Entry, Reply};
 pub use counters::{Counter, CounterReading, ScopeCounters};
 pub use limit::{Denial, DenialReason, Limit, Measure, Unit};
+pub use standing::{RateStanding, RateStandings};
 
 use std::fmt;
 use std::sync::Arc;
