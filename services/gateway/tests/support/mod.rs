@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "every test file uses its own part of the harness")]
 
+pub mod provider;
+pub mod raw;
+
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ use hyper_util::rt::TokioExecutor;
 use tempfile::TempDir;
 
 use weir_domain::calendar::Calendar;
-use weir_domain::ids::{DeploymentId, KeyId, ModelName, PriceVersion, ProviderId, ReservationId, TenantId};
+use weir_domain::ids::{DeploymentId, KeyId, ModelName, PriceVersion, ProviderId, ReservationId, TeamId, TenantId};
 use weir_domain::policy::{Allowed, Key, Snapshot, Tenant, TenantSecret};
 use weir_domain::price::{PriceBook, PriceEntry};
 use weir_domain::quota::{BookOptions, Limit};
@@ -30,7 +33,7 @@ use weir_domain::reservation::{Event, Reservation};
 use weir_gateway::{Gateway, GatewayOptions, GatewayParts, Pepper};
 use weir_providers::{Upstream, UpstreamOptions};
 use weir_quota::{MemoryQuota, QuotaStore};
-use weir_runtime::clock::SystemClock;
+use weir_runtime::clock::{SharedClock, SystemClock};
 use weir_runtime::entropy::OsEntropy;
 use weir_runtime::health::Health;
 use weir_runtime::listener::{ListenerOptions, bind, serve};
@@ -40,6 +43,7 @@ use weir_runtime::tls;
 use weir_schemas::reservation_event::ReservationEvent;
 use weir_streams::segment::{SegmentLog, SegmentOptions};
 use weir_streams::{EventLog, Limits, Position, Topic, Visibility};
+use weir_stub::journal::JournalOptions;
 use weir_stub::script::{Script, Scripts};
 use weir_stub::{Stub, StubOptions};
 
@@ -58,6 +62,14 @@ pub struct Setup {
     pub adapt: fn(&mut Deployment),
     pub denied_tools: Vec<String>,
     pub default_output_tokens: Option<i64>,
+    pub listener: ListenerOptions,
+    pub upstream: UpstreamOptions,
+    pub journal: JournalOptions,
+    pub team: Option<TeamId>,
+    /// Addresses of providers that the test runs itself; their deployments come after those of `tiers`.
+    pub providers: Vec<String>,
+    /// Of the gateway and the quota store.
+    pub clock: SharedClock,
 }
 
 impl Default for Setup {
@@ -70,6 +82,12 @@ impl Default for Setup {
             adapt: |_| {},
             denied_tools: Vec::new(),
             default_output_tokens: Some(100),
+            listener: ListenerOptions::default(),
+            upstream: UpstreamOptions::default(),
+            journal: JournalOptions::default(),
+            team: None,
+            providers: Vec::new(),
+            clock: SystemClock::shared(),
         }
     }
 }
@@ -81,6 +99,12 @@ pub struct House {
     pub log: Arc<SegmentLog>,
     pub tasks: Tasks,
     pub health: Health,
+    pub snapshot: Arc<ArcSwap<Snapshot>>,
+    pub pepper: Pepper,
+    options: GatewayOptions,
+    listener: ListenerOptions,
+    clock: SharedClock,
+    upstream: Upstream,
     client: Client<HttpConnector, Full<Bytes>>,
     _folder: TempDir,
 }
@@ -191,7 +215,7 @@ fn snapshot(setup: &Setup, deployments: Vec<Arc<Deployment>>, pepper: &Pepper) -
         hash,
         prefix: "weir_live_te".to_owned(),
         tenant: Arc::clone(&tenant),
-        team: None,
+        team: setup.team.clone(),
         models: Allowed::Everything,
         limits: Vec::new(),
         expires_at_ms: None,
@@ -229,42 +253,91 @@ impl House {
             .map(|(number, script)| {
                 let scripts = Scripts { default: script.clone(), scripts: HashMap::new() };
                 let id_prefix = format!("stub{number}-");
-                Stub::start(StubOptions { scripts, id_prefix, ..StubOptions::default() }).unwrap()
+                Stub::start(StubOptions { scripts, id_prefix, journal: setup.journal, ..StubOptions::default() })
+                    .unwrap()
             })
             .collect();
-        let deployments = stubs.iter().enumerate().map(|(n, stub)| deployment(n, &stub.url(), setup.adapt)).collect();
+        let urls = stubs.iter().map(Stub::url).chain(setup.providers.iter().cloned());
+        let deployments = urls.enumerate().map(|(n, url)| deployment(n, &url, setup.adapt)).collect();
         let pepper = Pepper::new(PEPPER).unwrap();
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(&setup, deployments, &pepper)));
         let folder = tempfile::tempdir().unwrap();
         let log = Arc::new(SegmentLog::open(SegmentOptions::new(folder.path())).unwrap());
-        let quota = Arc::new(MemoryQuota::new(SystemClock::shared(), BookOptions::default()));
+        let quota = Arc::new(MemoryQuota::new(Arc::clone(&setup.clock), BookOptions::default()));
         quota.open(HashMap::new(), 60_000);
-        let (tasks, health) = (Tasks::new(), Health::new());
-        let gateway = Gateway::new(GatewayParts {
-            options: setup.options,
-            owner: Arc::from("test-gateway"),
-            clock: SystemClock::shared(),
-            entropy: OsEntropy::shared(),
-            tasks: tasks.clone(),
-            health: health.clone(),
-            metrics: Metrics::new(),
+        let mut house = Self {
+            stubs,
+            gateway: SocketAddr::from(([127, 0, 0, 1], 0)),
+            quota,
+            log,
+            tasks: Tasks::new(),
+            health: Health::new(),
             snapshot,
             pepper,
-            quota: Arc::clone(&quota) as Arc<dyn QuotaStore>,
-            log: Arc::clone(&log) as Arc<dyn EventLog>,
-            upstream: Upstream::new(&tls::client_config(None).unwrap(), UpstreamOptions::default()),
+            options: setup.options,
+            listener: setup.listener,
+            clock: setup.clock,
+            upstream: Upstream::new(&tls::client_config(None).unwrap(), setup.upstream),
+            client: Client::builder(TokioExecutor::new()).build(HttpConnector::new()),
+            _folder: folder,
+        };
+        house.gateway = house.replica("test-gateway");
+        house
+    }
+
+    /// Starts another gateway on the same stores, and returns its address.
+    pub fn replica(&self, owner: &str) -> SocketAddr {
+        let gateway = Gateway::new(GatewayParts {
+            options: self.options.clone(),
+            owner: Arc::from(owner),
+            clock: Arc::clone(&self.clock),
+            entropy: OsEntropy::shared(),
+            tasks: self.tasks.clone(),
+            health: self.health.clone(),
+            metrics: Metrics::new(),
+            snapshot: Arc::clone(&self.snapshot),
+            pepper: self.pepper.clone(),
+            quota: Arc::clone(&self.quota) as Arc<dyn QuotaStore>,
+            log: Arc::clone(&self.log) as Arc<dyn EventLog>,
+            upstream: self.upstream.clone(),
         });
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let address = listener.local_addr().unwrap();
         let _leases = gateway.start();
-        let _listener = serve(listener, None, ListenerOptions::default(), gateway, &tasks);
-        let client = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-        Self { stubs, gateway: address, quota, log, tasks, health, client, _folder: folder }
+        let _listener = serve(listener, None, self.listener.clone(), gateway, &self.tasks);
+        address
+    }
+
+    /// Publishes a changed policy, as the control plane would.
+    pub fn publish(&self, change: impl FnOnce(&mut Snapshot)) {
+        let mut snapshot = Snapshot::clone(&self.snapshot.load());
+        snapshot.version += 1;
+        change(&mut snapshot);
+        self.snapshot.store(Arc::new(snapshot));
+    }
+
+    /// Publishes other limits for the tenant and all its scopes.
+    pub fn publish_limits(&self, limits: Vec<Limit>) {
+        self.publish(|snapshot| {
+            let tenant = Arc::new(Tenant { limits, ..Tenant::clone(&snapshot.tenants[&tenant()]) });
+            for key in snapshot.keys.values_mut() {
+                *key = Arc::new(Key { tenant: Arc::clone(&tenant), ..Key::clone(key) });
+            }
+            snapshot.tenants.insert(tenant.id.clone(), tenant);
+        });
     }
 
     pub fn request(&self, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
-        Request::post(format!("http://{}/v1/chat/completions", self.gateway))
-            .header("authorization", format!("Bearer {KEY}"))
+        self.request_with(KEY, body)
+    }
+
+    pub fn request_with(&self, key: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+        self.request_to(self.gateway, key, body)
+    }
+
+    pub fn request_to(&self, gateway: SocketAddr, key: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+        Request::post(format!("http://{gateway}/v1/chat/completions"))
+            .header("authorization", format!("Bearer {key}"))
             .header("content-type", "application/json")
             .body(Full::new(body.into()))
             .unwrap()
@@ -315,11 +388,32 @@ impl House {
         }
     }
 
+    /// Waits until no reservation is open, and asserts that nothing is held and no task has panicked.
+    pub async fn assert_at_rest(&self) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let reading = self.quota.read(&tenant()).await.unwrap();
+            if reading.reserved == 0 {
+                break;
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{} reservations are left open", reading.reserved);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(self.tasks.panics(), 0, "a task panicked");
+    }
+
     /// The reservation that a response names.
     pub async fn reservation_of(&self, read: &Read) -> Reservation {
         let id = read.headers.get("x-weir-reservation").unwrap().to_str().unwrap();
         self.settled(id.parse().unwrap()).await
     }
+}
+
+/// Resident memory of this process, in bytes.
+pub fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = status.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
 }
 
 /// A minimal request body.
