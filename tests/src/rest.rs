@@ -1,0 +1,191 @@
+//! Rest: everything that was asked is answered, every event is derived, and nothing is reserved any more.
+//!
+//! Only then must counters, ledger and bill be equal (I12). What is read here is what an auditor could read: the ledger
+//! file through its reader, counters through the admin API, lags from `/metrics`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use weir_domain::calendar::Window;
+use weir_domain::ids::{ReservationId, TenantId};
+use weir_domain::ledger::LedgerLine;
+use weir_domain::money::Amounts;
+use weir_ledger::SqliteLedger;
+use weir_ledger::contract::{LedgerStore as _, LineCursor, LinePage, OpenPage, OpenReservation, OpenStatus};
+
+use crate::{House, eventually};
+
+/// One counter as the admin API shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Counter {
+    pub subject: String,
+    pub id: Option<String>,
+    pub name: Option<String>,
+    pub model: Option<String>,
+    pub window: Window,
+    pub charged: Amounts,
+    pub held: Amounts,
+    pub pending: Amounts,
+}
+
+/// A tenant's counters.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Counters {
+    pub tenant: TenantId,
+    pub held: Amounts,
+    pub reserved: u64,
+    pub pending: u64,
+    pub counters: Vec<Counter>,
+}
+
+/// Everything that is known of a tenant at rest.
+#[derive(Debug, Clone)]
+pub struct AtRest {
+    pub tenant: TenantId,
+    pub counters: Counters,
+    pub lines: Vec<LedgerLine>,
+    /// Pending reservations with what they hold.
+    pub pending: Vec<OpenReservation>,
+}
+
+/// Longer than the gauges of a process take to follow it.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
+
+impl House {
+    /// Counters by the admin API.
+    pub async fn counters(&self, tenant: &str) -> Counters {
+        let answer = self.admin.get(&format!("/admin/v1/counters?tenant={tenant}")).await.expect(200);
+        serde_json::from_slice(&answer.body).unwrap_or_else(|error| panic!("{error}: {}", answer.text()))
+    }
+
+    /// The ledger file, beside the process that writes it.
+    #[must_use]
+    pub fn ledger(&self) -> SqliteLedger {
+        SqliteLedger::open_read_only(&self.data().join("ledger.sqlite")).expect("the ledger can be read")
+    }
+
+    /// The samples of a metric, by their labels as they are written.
+    pub async fn metric(&self, name: &str) -> BTreeMap<String, f64> {
+        let page = self.client.get("/metrics").await.expect(200).text();
+        page.lines().filter_map(|line| sample(line, name)).collect()
+    }
+
+    /// Waits for rest, and reads everything of `tenant`.
+    pub async fn at_rest(&self, tenant: &str, within: Duration) -> AtRest {
+        let mut before = None;
+        let counters = eventually("rest", within, async || {
+            let counters = self.counters(tenant).await;
+            let lags = self.metric("weir_consumer_lag_records").await;
+            assert!(!lags.is_empty(), "/metrics says nothing of consumers");
+            let is_quiet = counters.reserved == 0 && lags.values().all(|lag| *lag == 0.0);
+            // The gauges follow a moment later, so one quiet look proves nothing; two equal ones do.
+            let seen = is_quiet.then_some(counters);
+            if seen.is_some() && seen == before {
+                return seen;
+            }
+            before = seen;
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            None
+        })
+        .await;
+        let tenant = counters.tenant.clone();
+        let ledger = self.ledger();
+        let pending = open_reservations(&ledger, OpenStatus::PendingReconciliation).await;
+        let reserved = open_reservations(&ledger, OpenStatus::Reserved).await;
+        assert!(reserved.is_empty(), "the ledger still shows reserved ones: {reserved:#?}");
+        AtRest { lines: lines_of(&ledger, &tenant).await, pending, tenant, counters }
+    }
+}
+
+impl AtRest {
+    /// The sum of all lines.
+    #[must_use]
+    pub fn charged(&self) -> Amounts {
+        self.lines.iter().fold(Amounts::ZERO, |sum, line| sum + line.amount)
+    }
+
+    /// What pending reservations hold.
+    #[must_use]
+    pub fn held(&self) -> Amounts {
+        self.pending.iter().filter(|open| open.tenant == self.tenant).fold(Amounts::ZERO, |sum, open| sum + open.held)
+    }
+
+    /// I12: every calendar and total counter of the tenant, its teams, keys and models is the sum of the ledger's lines
+    /// that count on it, and all that is held is what pending reservations hold. Panics with the first difference.
+    pub async fn assert_exact(&self, house: &House) {
+        let ledger = house.ledger();
+        assert_eq!(self.counters.held, self.held(), "held by the counters, by the open reservations");
+        assert_eq!(self.counters.pending, self.pending.iter().filter(|open| open.tenant == self.tenant).count() as u64);
+        assert!(!self.counters.counters.is_empty() || self.lines.is_empty(), "lines without counters");
+        let mut totals = 0;
+        for counter in &self.counters.counters {
+            let scope = scope_of(counter);
+            let charged = ledger.totals(&self.tenant, Some(&scope), Some(counter.window)).await;
+            let charged = charged.expect("the ledger can be summed");
+            assert_eq!(counter.charged, charged, "charged by {scope} in {:?}: counter, ledger", counter.window);
+            assert_eq!(counter.held, counter.pending, "{scope} holds what nobody waits for");
+            let is_whole = counter.subject == "tenant" && counter.model.is_none();
+            if is_whole && counter.window.kind == weir_domain::calendar::WindowKind::Total {
+                totals += 1;
+                assert_eq!(counter.charged, self.charged(), "the tenant's total and the sum of its lines");
+                assert_eq!(counter.held, self.held(), "the tenant's total and the open holds");
+            }
+        }
+        assert!(totals == 1 || self.lines.is_empty(), "{totals} counters for the tenant as a whole");
+    }
+}
+
+fn scope_of(counter: &Counter) -> weir_domain::quota::Scope {
+    use weir_domain::ids::{KeyId, ModelName, TeamId};
+    use weir_domain::quota::{Scope, Subject};
+    let id = || counter.id.as_deref().expect("a team or key has an id");
+    let subject = match counter.subject.as_str() {
+        "tenant" => Subject::Tenant,
+        "team" => Subject::Team(TeamId::from(id())),
+        "key" => Subject::Key(KeyId::from(id())),
+        other => panic!("the subject of a counter is `{other}`"),
+    };
+    Scope { subject, model: counter.model.as_deref().map(ModelName::from) }
+}
+
+async fn open_reservations(ledger: &SqliteLedger, status: OpenStatus) -> Vec<OpenReservation> {
+    const PAGE: usize = 1_000;
+    let mut all: Vec<OpenReservation> = Vec::new();
+    loop {
+        let after: Option<(i64, ReservationId)> = all.last().map(|last| (last.due_ms, last.id));
+        let page = ledger.open(OpenPage { status, tenant: None, after, most: PAGE }).await;
+        let page = page.expect("the ledger can be listed");
+        let is_last = page.len() < PAGE;
+        all.extend(page);
+        if is_last {
+            return all;
+        }
+    }
+}
+
+async fn lines_of(ledger: &SqliteLedger, tenant: &TenantId) -> Vec<LedgerLine> {
+    const PAGE: usize = 1_000;
+    let mut all: Vec<LedgerLine> = Vec::new();
+    loop {
+        let after = all.last().map(LineCursor::of);
+        let page = LinePage { tenant: tenant.clone(), from_ms: i64::MIN, until_ms: i64::MAX, after, most: PAGE };
+        let page = ledger.lines(page).await.expect("the ledger can be listed");
+        let is_last = page.len() < PAGE;
+        all.extend(page);
+        if is_last {
+            return all;
+        }
+    }
+}
+
+/// `name{labels} value`.
+fn sample(line: &str, name: &str) -> Option<(String, f64)> {
+    let rest = line.strip_prefix(name)?;
+    let (labels, value) = rest.rsplit_once(' ')?;
+    if !labels.is_empty() && !labels.starts_with('{') {
+        return None;
+    }
+    Some((labels.to_owned(), value.parse().ok()?))
+}

@@ -1,0 +1,127 @@
+//! The official SDKs: installed once per pinned version under `target/sdk`, and run as programs.
+//!
+//! What is installed is named by its lock file, so that a changed pin makes a new folder and an unchanged one costs
+//! nothing. A folder counts only once its installation has ended: a mark says so.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::binary::target_folder;
+use crate::{House, Process, repository};
+
+/// An SDK and how its checks are run.
+#[derive(Debug, Clone)]
+pub struct Sdk {
+    /// Program and arguments.
+    command: Vec<PathBuf>,
+    environment: Vec<(String, String)>,
+}
+
+/// Starting an interpreter and all checks, on a busy machine.
+const CHECKS: Duration = Duration::from_secs(120);
+
+impl Sdk {
+    /// Python, with what `requirements` pins: a file in `tests/sdk/python`.
+    #[must_use]
+    pub fn python(requirements: &str) -> Self {
+        let source = repository().join("tests/sdk/python");
+        let folder = installed("python", &[source.join(requirements)], |fresh| {
+            run(Command::new("python3").args(["-m", "venv"]).arg(fresh), "install python3-venv");
+            let mut pip = Command::new(fresh.join("bin/python"));
+            pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement"]);
+            run(pip.arg(source.join(requirements)), "check the network to the package registry");
+        });
+        Self { command: vec![folder.join("bin/python"), source.join("checks.py")], environment: Vec::new() }
+    }
+
+    /// Node, with what `tests/sdk/node/package-lock.json` pins; `package` is the name of the dependency to check.
+    #[must_use]
+    pub fn node(package: &str) -> Self {
+        let source = repository().join("tests/sdk/node");
+        let files = [source.join("package.json"), source.join("package-lock.json")];
+        let folder = installed("node", &files, |fresh| {
+            std::fs::create_dir_all(fresh).expect("a folder can be made");
+            for file in &files {
+                std::fs::copy(file, fresh.join(file.file_name().expect("a file has a name"))).expect("it is copied");
+            }
+            let mut npm = Command::new("npm");
+            npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).current_dir(fresh);
+            run(&mut npm, "install nodejs and npm, and check the network to the package registry");
+        });
+        // A program finds packages beside itself.
+        let program = folder.join("checks.mjs");
+        let fresh = folder.join(format!("checks.{}.mjs", std::process::id()));
+        std::fs::copy(source.join("checks.mjs"), &fresh).expect("the checks can be copied");
+        std::fs::rename(&fresh, &program).expect("the checks can be put in place");
+        Self { command: vec!["node".into(), program, package.into()], environment: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Runs all checks against `house`. Each prints one line; panics with all of them when one failed.
+    pub async fn check(&self, house: &House) -> Vec<String> {
+        let mut command = Command::new(&self.command[0]);
+        command
+            .args(&self.command[1..])
+            .env("OPENAI_BASE_URL", format!("{}/v1", house.gateway_url))
+            .env("OPENAI_API_KEY", house.client.bearer())
+            .env("WEIR_STUB_URL", house.stub.url())
+            // A proxy of the machine is not for 127.0.0.1.
+            .env("NO_PROXY", "127.0.0.1,localhost")
+            .env("no_proxy", "127.0.0.1,localhost")
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir(house.folder());
+        let mut process = Process::start(command, house.folder(), "sdk");
+        let status = process.wait(CHECKS).await;
+        let printed = std::fs::read_to_string(&process.stdout).unwrap_or_default();
+        let said = std::fs::read_to_string(&process.stderr).unwrap_or_default();
+        assert!(status.success(), "{status}\n{printed}\n{said}\n{}", house.process.told());
+        let checks: Vec<String> = printed.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect();
+        println!("{printed}");
+        checks
+    }
+}
+
+/// `target/sdk/<name>-<hash of the pins>`, after `install` ended well there at some time.
+fn installed(name: &str, pins: &[PathBuf], install: impl FnOnce(&Path)) -> PathBuf {
+    let mut hash = DefaultHasher::new();
+    for pin in pins {
+        std::fs::read(pin).unwrap_or_else(|error| panic!("{}: {error}", pin.display())).hash(&mut hash);
+    }
+    let sdks = target_folder().join("sdk");
+    let folder = sdks.join(format!("{name}-{:016x}", hash.finish()));
+    // A virtual environment knows its own path, so it is made in place and marked when it is whole.
+    let whole = folder.join(".installed");
+    std::fs::create_dir_all(&sdks).expect("target/sdk can be made");
+    let lock = std::fs::File::create(sdks.join(format!("{name}.lock"))).expect("a lock file can be made");
+    lock.lock().expect("the lock can be taken");
+    if !whole.is_file() {
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).expect("half an installation can be removed");
+        }
+        install(&folder);
+        std::fs::write(&whole, "").expect("an installation can be marked");
+    }
+    folder
+}
+
+fn run(command: &mut Command, advice: &str) {
+    match command.output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => panic!(
+            "{command:?}: {}; {advice}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        ),
+        Err(error) => panic!("{command:?}: {error}; {advice}"),
+    }
+}
