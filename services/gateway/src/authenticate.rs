@@ -10,7 +10,7 @@ use sha2::Sha256;
 
 use weir_domain::policy::{Key, KeyHash, Snapshot};
 
-use crate::respond::Refusal;
+use crate::respond::CallerRefusal;
 
 /// The server-side secret under which virtual keys are hashed (I6).
 #[derive(Clone)]
@@ -45,11 +45,11 @@ pub(crate) fn authenticate(
     snapshot: &Snapshot,
     pepper: &Pepper,
     now_ms: i64,
-) -> Result<Arc<Key>, Refusal> {
-    let presented = bearer(headers).ok_or(Refusal::NoKey)?;
-    let key = snapshot.keys.get(&pepper.hash(presented)).ok_or(Refusal::UnknownKey)?;
+) -> Result<Arc<Key>, CallerRefusal> {
+    let presented = bearer(headers).ok_or(CallerRefusal::NoKey)?;
+    let key = snapshot.keys.get(&pepper.hash(presented)).ok_or(CallerRefusal::UnknownKey)?;
     if key.expires_at_ms.is_some_and(|expiry| now_ms >= expiry) {
-        return Err(Refusal::ExpiredKey { prefix: key.prefix.clone() });
+        return Err(CallerRefusal::ExpiredKey { prefix: key.prefix.clone() });
     }
     Ok(Arc::clone(key))
 }

@@ -7,20 +7,20 @@ use weir_domain::policy::{Key, Snapshot};
 use weir_domain::registry::LogicalModel;
 use weir_wire::openai::chat::ChatFacts;
 
-use crate::respond::Refusal;
+use crate::respond::PolicyRefusal;
 
 /// The model that `key` may use for this request.
-pub(crate) fn authorize(snapshot: &Snapshot, key: &Key, facts: &ChatFacts) -> Result<Arc<LogicalModel>, Refusal> {
+pub(crate) fn authorize(snapshot: &Snapshot, key: &Key, facts: &ChatFacts) -> Result<Arc<LogicalModel>, PolicyRefusal> {
     let model = snapshot.model_for(key, &facts.model).ok_or_else(|| {
         if snapshot.models.contains_key(facts.model.as_str()) {
-            Refusal::ModelNotAllowed { model: facts.model.clone() }
+            PolicyRefusal::ModelNotAllowed { model: facts.model.clone() }
         } else {
-            Refusal::UnknownModel { model: facts.model.clone() }
+            PolicyRefusal::UnknownModel { model: facts.model.clone() }
         }
     })?;
     let denied = facts.tools.iter().find(|tool| key.tenant.denied_tools.contains(&tool.name));
     if let Some(tool) = denied {
-        return Err(Refusal::ToolDenied { tool: tool.name.clone() });
+        return Err(PolicyRefusal::ToolDenied { tool: tool.name.clone() });
     }
     Ok(Arc::clone(model))
 }

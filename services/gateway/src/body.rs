@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::respond::Refusal;
+use crate::respond::BodyRefusal;
 
 /// The unit in which body memory is counted.
 const PERMIT_BYTES: usize = 1024;
@@ -41,12 +41,12 @@ impl BodyMemory {
         Self(Arc::new(Semaphore::new((bytes / PERMIT_BYTES).min(Semaphore::MAX_PERMITS))))
     }
 
-    fn take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
-        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| Refusal::BodiesTooLarge)?;
+    fn take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, BodyRefusal> {
+        let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| BodyRefusal::MemoryFull)?;
         if permits == 0 {
             return Ok(None);
         }
-        Arc::clone(&self.0).try_acquire_many_owned(permits).map(Some).map_err(|_| Refusal::BodiesTooLarge)
+        Arc::clone(&self.0).try_acquire_many_owned(permits).map(Some).map_err(|_| BodyRefusal::MemoryFull)
     }
 }
 
@@ -57,16 +57,16 @@ pub(crate) async fn read(
     memory: &BodyMemory,
     max_bytes: usize,
     deadline: Duration,
-) -> Result<RequestBody, Refusal> {
+) -> Result<RequestBody, BodyRefusal> {
     check_media_type(headers)?;
     let announced = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > max_bytes) {
-        return Err(Refusal::BodyTooLarge { limit_bytes: max_bytes });
+        return Err(BodyRefusal::TooLarge { limit_bytes: max_bytes });
     }
-    timeout(deadline, collect(body, memory, max_bytes, announced)).await.map_err(|_| Refusal::BodyTooSlow)?
+    timeout(deadline, collect(body, memory, max_bytes, announced)).await.map_err(|_| BodyRefusal::TooSlow)?
 }
 
-fn check_media_type(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_media_type(headers: &HeaderMap) -> Result<(), BodyRefusal> {
     let media_type = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
     let is_json = media_type.is_none_or(|value| {
         let essence = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -74,7 +74,7 @@ fn check_media_type(headers: &HeaderMap) -> Result<(), Refusal> {
     });
     let encoding = headers.get(CONTENT_ENCODING).map(|value| value.as_bytes());
     if !is_json || encoding.is_some_and(|value| !value.eq_ignore_ascii_case(b"identity")) {
-        return Err(Refusal::UnsupportedMediaType);
+        return Err(BodyRefusal::UnsupportedMediaType);
     }
     Ok(())
 }
@@ -84,17 +84,17 @@ async fn collect(
     memory: &BodyMemory,
     max_bytes: usize,
     announced: Option<usize>,
-) -> Result<RequestBody, Refusal> {
+) -> Result<RequestBody, BodyRefusal> {
     let mut permit = memory.take(announced.unwrap_or(0))?;
     let mut first: Option<Bytes> = None;
     let mut rest = BytesMut::new();
     let mut length = 0usize;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refusal::BodyBroken)?;
+        let frame = frame.map_err(|_| BodyRefusal::Broken)?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if length > max_bytes {
-            return Err(Refusal::BodyTooLarge { limit_bytes: max_bytes });
+            return Err(BodyRefusal::TooLarge { limit_bytes: max_bytes });
         }
         if announced.is_none() {
             let more = memory.take(data.len())?;

@@ -17,11 +17,13 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+use weir_domain::ids::ReservationId;
+use weir_domain::quota::RateStandings;
 use weir_wire::Dialect;
 use weir_wire::envelope::{Break, keep_alive, stream_error_event};
 
 use crate::relay::RelayBody;
-use crate::respond::{Refusal, X_REQUEST_ID, insert};
+use crate::respond::{Refusal, X_REQUEST_ID, X_WEIR_RESERVATION, insert, insert_rates};
 
 /// What hyper sends to a client.
 pub enum ClientBody {
@@ -125,6 +127,7 @@ impl LateBody {
 pub(crate) struct Client {
     dialect: Dialect,
     request_id: std::sync::Arc<str>,
+    admitted: Option<(ReservationId, RateStandings)>,
     state: State,
 }
 
@@ -144,7 +147,20 @@ impl Client {
         request_id: std::sync::Arc<str>,
         answer: oneshot::Sender<Response<ClientBody>>,
     ) -> Self {
-        Self { dialect, request_id, state: State::Silent(answer) }
+        Self { dialect, request_id, admitted: None, state: State::Silent(answer) }
+    }
+
+    /// From now on every answer names the reservation and tells how the rates stand.
+    pub(crate) const fn admitted(&mut self, reservation: ReservationId, rates: RateStandings) {
+        self.admitted = Some((reservation, rates));
+    }
+
+    fn insert_headers(&self, headers: &mut HeaderMap) {
+        insert(headers, X_REQUEST_ID, &self.request_id);
+        if let Some((reservation, rates)) = &self.admitted {
+            insert(headers, X_WEIR_RESERVATION, &reservation.to_string());
+            insert_rates(headers, self.dialect, rates);
+        }
     }
 
     /// Waits until the client is gone. Never returns once it was answered: the body knows then.
@@ -162,7 +178,7 @@ impl Client {
 
     /// Answers with a complete response; `false` when nobody listens any more.
     pub(crate) fn answer(&mut self, mut response: Response<ClientBody>) -> bool {
-        insert(response.headers_mut(), X_REQUEST_ID, &self.request_id);
+        self.insert_headers(response.headers_mut());
         match std::mem::replace(&mut self.state, State::Answered) {
             State::Silent(answer) => answer.send(response).is_ok(),
             State::StatusSent(_) | State::Answered => false,
@@ -190,7 +206,7 @@ impl Client {
         match std::mem::replace(&mut self.state, State::Answered) {
             State::Silent(answer) => {
                 let mut response = stream_response(headers, ClientBody::Relay(relay));
-                insert(response.headers_mut(), X_REQUEST_ID, &self.request_id);
+                self.insert_headers(response.headers_mut());
                 answer.send(response).is_ok()
             }
             State::StatusSent(next) => next.send(Next::Relay(relay)).is_ok(),
@@ -203,7 +219,9 @@ impl Client {
         match std::mem::replace(&mut self.state, State::Answered) {
             State::Silent(answer) => {
                 // Nobody listening is as good as told.
-                let _ = answer.send(refusal.response(self.dialect, &self.request_id, headers));
+                let mut response = refusal.response(self.dialect, &self.request_id, headers);
+                self.insert_headers(response.headers_mut());
+                let _ = answer.send(response);
             }
             State::StatusSent(next) => {
                 let broken = Break { reason: &refusal.code(), chunks_delivered: 0, request_id: &self.request_id };

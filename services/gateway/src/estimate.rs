@@ -14,7 +14,7 @@ use weir_domain::usage::Usage;
 use weir_wire::bound::{TokenRatio, input_tokens_at_most};
 use weir_wire::openai::chat::ChatFacts;
 
-use crate::respond::Refusal;
+use crate::respond::Unavailable;
 
 /// What each permitted deployment could cost at worst.
 #[derive(Debug, Clone)]
@@ -59,7 +59,7 @@ pub(crate) fn estimate(
     facts: &ChatFacts,
     default_tokens_per_kilobyte: u32,
     now_ms: i64,
-) -> Result<Estimate, Refusal> {
+) -> Result<Estimate, Unavailable> {
     let mut deployments = Vec::with_capacity(1);
     for deployment in model.deployments().filter(|deployment| is_permitted(key, deployment, facts)) {
         let Ok(price) = snapshot.prices.price(&deployment.price, now_ms) else { continue };
@@ -92,10 +92,10 @@ fn is_permitted(key: &Key, deployment: &Deployment, facts: &ChatFacts) -> bool {
         && facts.needs.missing_from(deployment.capabilities).is_empty()
 }
 
-fn why_none(key: &Key, model: &LogicalModel, facts: &ChatFacts) -> Refusal {
+fn why_none(key: &Key, model: &LogicalModel, facts: &ChatFacts) -> Unavailable {
     let permitted = model.deployments().any(|deployment| is_permitted(key, deployment, facts));
     if permitted {
-        return Refusal::Unpriced { model: facts.model.clone() };
+        return Unavailable::Unpriced { model: facts.model.clone() };
     }
     let in_region = model.deployments().any(|d| key.tenant.regions.contains(&d.region));
     let of_vendor = model
@@ -106,7 +106,7 @@ fn why_none(key: &Key, model: &LogicalModel, facts: &ChatFacts) -> Refusal {
         (true, false) => "vendor",
         (true, true) => "capability",
     };
-    Refusal::NoEligible { reason }
+    Unavailable::NoEligible { reason }
 }
 
 fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, per_kilobyte: u32) -> UsageBound {

@@ -4,34 +4,30 @@
 //! while no content was delivered, because only [`AttemptEnd::Failed`] leads back to the top (I4).
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Response};
-use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep};
+use http::{HeaderMap, HeaderValue};
+use tokio::time::Instant;
 
 use weir_domain::attempt::{AttemptNumber, AttemptVerdict, Target};
 use weir_domain::breaker::{CallOutcome, FailureCause, Permit};
 use weir_domain::ids::DeploymentId;
 use weir_domain::money::Amounts;
 use weir_domain::outcome::Outcome;
-use weir_domain::registry::{Deadlines, Deployment};
+use weir_domain::registry::Deployment;
 use weir_domain::reservation::{Closing, Command, Decision, Refusal as CommandRefusal, UsageRecord};
 use weir_domain::usage::UsageSource;
 use weir_runtime::failpoint;
 use weir_streams::Append;
-use weir_wire::headers;
-use weir_wire::openai::chat::{PlainAnswer, StreamReader};
 use weir_wire::retry_after::RetryAfter;
-use weir_wire::verdict::{Blame, Happening, ProviderRows, judge};
+use weir_wire::verdict::Blame;
 
-use crate::attempt::{Attempt, AttemptEnd, Failure, correlated, millis};
-use crate::client::{Client, ClientBody};
+use crate::attempt::{Attempt, AttemptEnd, Failure, millis};
+use crate::client::Client;
+use crate::deliver::{OpenedStream, elapsed_ms};
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
 use crate::record::Record;
-use crate::relay::{BreakReason, Cut, Opened, Reins, RelayBody, RelayEnd, RelayOutcome};
-use crate::respond::{Refusal, X_WEIR_ATTEMPTS, X_WEIR_DEPLOYMENT, X_WEIR_RESERVATION, insert};
+use crate::respond::{LimitRefusal, Refusal, Unavailable, X_WEIR_ATTEMPTS, X_WEIR_DEPLOYMENT, insert};
 use crate::route::route;
 use crate::server::Inner;
 
@@ -49,7 +45,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    fn with(outcome: Outcome, status: u16) -> Self {
+    pub(crate) fn with(outcome: Outcome, status: u16) -> Self {
         Self { outcome, open: None, deployment: None, status, code: None, chunks_delivered: 0 }
     }
 }
@@ -65,7 +61,7 @@ pub(crate) struct Execution<'a> {
 
 /// What is carried from one attempt to the next.
 #[derive(Default)]
-struct Trail {
+pub(crate) struct Trail {
     tried: Vec<DeploymentId>,
     open: Option<(AttemptNumber, Closing)>,
     last: Option<Box<Failure>>,
@@ -74,10 +70,17 @@ struct Trail {
     may_have_cost: bool,
 }
 
+impl Trail {
+    /// Of an attempt that brought an answer which must not be shown.
+    pub(crate) fn of_answered(deployment: DeploymentId, open: (AttemptNumber, Closing)) -> Self {
+        Self { tried: vec![deployment], open: Some(open), may_have_cost: true, ..Self::default() }
+    }
+}
+
 /// A marked attempt: the provider may be called now.
-struct Marked {
-    number: AttemptNumber,
-    append: Append,
+pub(crate) struct Marked {
+    pub number: AttemptNumber,
+    pub append: Append,
 }
 
 impl Execution<'_> {
@@ -92,6 +95,9 @@ impl Execution<'_> {
 
         let mut trail = Trail::default();
         loop {
+            if !trail.tried.is_empty() {
+                failpoint::pass("failover.before_route").await;
+            }
             let deployment = match route(self.gateway, self.prepared, self.estimate, &trail.tried) {
                 Ok(deployment) => deployment,
                 Err(reason) => return self.give_up(trail, reason.map(weir_domain::routing::Ineligible::as_str)),
@@ -150,7 +156,7 @@ impl Execution<'_> {
     /// Puts the attempt on record: in the store, and written to the log. A further execution must be covered first.
     async fn mark(&mut self, deployment: &Arc<Deployment>, trail: &mut Trail) -> Result<Marked, Refusal> {
         let number = self.record.next_attempt();
-        let hold = self.estimate.of(&deployment.id).ok_or(Refusal::Internal)?.hold;
+        let hold = self.estimate.of(&deployment.id).ok_or(Unavailable::Internal)?.hold;
         if let Some((previous, closing)) = trail.open.take() {
             self.command(Command::CloseAttempt { number: previous, closing }).await?;
         }
@@ -164,31 +170,31 @@ impl Execution<'_> {
             provider: deployment.provider.id.clone(),
             upstream_model: deployment.upstream_model.clone(),
             provider_region: deployment.region.clone(),
+            price: deployment.price.clone(),
         });
         self.command(Command::StartAttempt { number, hold, target, previous: None }).await?;
         failpoint::pass("mark.before_append").await;
-        let append = self.record.append().ok_or(Refusal::Internal)?;
+        let append = self.record.append().ok_or(Unavailable::Internal)?;
         if append.written().await.is_err() {
             trail.open = Some((number, Closing::NotExecuted));
-            return Err(Refusal::LogUnavailable);
+            return Err(Unavailable::Log.into());
         }
         failpoint::pass("mark.after_append").await;
         Ok(Marked { number, append })
     }
 
     async fn command(&mut self, command: Command) -> Result<(), Refusal> {
-        let reply = self.record.command(command).await.map_err(|_| Refusal::QuotaUnavailable)?;
+        let reply = self.record.command(command).await.map_err(|_| Unavailable::Quota)?;
         match reply.decision {
             Decision::Change(_) | Decision::NoChange(_) => Ok(()),
-            Decision::Denied(_) | Decision::Refused(CommandRefusal::NotCovered) => Err(Refusal::NotCovered),
+            Decision::Denied(_) | Decision::Refused(CommandRefusal::NotCovered) => Err(LimitRefusal::NotCovered.into()),
             // The reconciler was first: stop before the provider.
-            Decision::Refused(_) | Decision::Conflict(_) => Err(Refusal::Internal),
+            Decision::Refused(_) | Decision::Conflict(_) => Err(Unavailable::Internal.into()),
         }
     }
 
     fn succeeded(&self, deployment: &Deployment, permit: Permit, started: Instant) {
-        let latency_ms = i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX);
-        let outcome = CallOutcome::Succeeded { latency_ms };
+        let outcome = CallOutcome::Succeeded { latency_ms: elapsed_ms(started) };
         self.gateway.circuits.record(&deployment.id, permit, outcome, self.gateway.clock.now_ms());
     }
 
@@ -224,7 +230,7 @@ impl Execution<'_> {
     /// Nothing more to try: the last failure is the answer, or the reason why nothing was eligible at all.
     fn give_up(&mut self, mut trail: Trail, reason: Option<&'static str>) -> Ended {
         let Some(last) = trail.last.take() else {
-            return self.refuse(trail, Refusal::NoEligible { reason: reason.unwrap_or("no_deployment") });
+            return self.refuse(trail, Unavailable::NoEligible { reason: reason.unwrap_or("no_deployment") }.into());
         };
         let refusal = Refusal::Relayed {
             status: last.judgement.client_status,
@@ -235,11 +241,13 @@ impl Execution<'_> {
         self.refuse(trail, refusal)
     }
 
-    fn refuse(&mut self, trail: Trail, refusal: Refusal) -> Ended {
-        let outcome = match &refusal {
-            Refusal::NoEligible { .. } => Outcome::NoEligible,
-            _ if trail.tried.is_empty() => Outcome::NoAttempt,
-            _ => Outcome::Exhausted,
+    pub(crate) fn refuse(&mut self, trail: Trail, refusal: Refusal) -> Ended {
+        let outcome = if matches!(refusal, Refusal::Unavailable(Unavailable::NoEligible { .. })) {
+            Outcome::NoEligible
+        } else if trail.tried.is_empty() {
+            Outcome::NoAttempt
+        } else {
+            Outcome::Exhausted
         };
         let headers = self.weir_headers(trail.tried.last());
         let ended = Ended {
@@ -254,7 +262,12 @@ impl Execution<'_> {
 
     /// How an attempt closes, priced at the version that was locked (I10). Usage that has no price is not zero: it stays
     /// held until a person looks (O20).
-    fn closing(&self, deployment: &Deployment, verdict: AttemptVerdict, served_tier: Option<String>) -> Closing {
+    pub(crate) fn closing(
+        &self,
+        deployment: &Deployment,
+        verdict: AttemptVerdict,
+        served_tier: Option<String>,
+    ) -> Closing {
         let usage = match verdict {
             AttemptVerdict::NotExecuted => return Closing::NotExecuted,
             AttemptVerdict::MayHaveExecuted => return Closing::MayHaveExecuted,
@@ -278,223 +291,18 @@ impl Execution<'_> {
         }
     }
 
-    fn weir_headers(&self, deployment: Option<&DeploymentId>) -> HeaderMap {
+    pub(crate) fn weir_headers(&self, deployment: Option<&DeploymentId>) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(4);
-        insert(&mut headers, X_WEIR_RESERVATION, &self.record.id().to_string());
         headers.insert(X_WEIR_ATTEMPTS, HeaderValue::from(self.record.next_attempt().saturating_sub(1)));
         if let Some(deployment) = deployment {
             insert(&mut headers, X_WEIR_DEPLOYMENT, deployment.as_str());
         }
         headers
     }
-
-    fn answer_headers(&self, deployment: &Deployment, provider: &HeaderMap) -> HeaderMap {
-        let mut headers = self.weir_headers(Some(&deployment.id));
-        let sent = crate::respond::texts(provider);
-        for (name, value) in headers::response_headers(self.prepared.arrival.dialect, sent) {
-            insert(&mut headers, http::HeaderName::from_static(name), value);
-        }
-        headers
-    }
-
-    async fn deliver_whole(
-        &mut self,
-        marked: Marked,
-        deployment: &Arc<Deployment>,
-        provider: &HeaderMap,
-        answer: &PlainAnswer,
-    ) -> Ended {
-        let dialect = self.prepared.arrival.dialect;
-        let usage = answer.usage().and_then(|extracted| extracted.usage);
-        let verdict = usage.map_or(AttemptVerdict::ExecutedUsageUnknown, AttemptVerdict::Executed);
-        let closing = self.closing(deployment, verdict, answer.served_tier());
-        if let Some(provider_id) = answer.response_id().or_else(|| correlated(dialect, provider)) {
-            self.correlate(marked.number, provider_id).await;
-        }
-        let open = Some((marked.number, closing));
-        let deployment_id = Some(deployment.id.clone());
-        // No client sees content before the attempt is durable (I14).
-        if marked.append.durable().await.is_err() {
-            let trail = Trail { tried: vec![deployment.id.clone()], open, may_have_cost: true, ..Trail::default() };
-            return self.refuse(trail, Refusal::LogUnavailable);
-        }
-        failpoint::pass("relay.before_content").await;
-        let mut response = Response::new(ClientBody::whole(answer.for_client(&self.prepared.request.facts().model)));
-        *response.headers_mut() = self.answer_headers(deployment, provider);
-        let outcome = if self.client.answer(response) { Outcome::Complete } else { Outcome::ClientCancelled };
-        Ended { open, deployment: deployment_id, chunks_delivered: 1, ..Ended::with(outcome, 200) }
-    }
-
-    /// Records the provider's own id, by which its reports name the call. Losing it loses a convenience, no money.
-    async fn correlate(&mut self, number: AttemptNumber, provider_id: String) {
-        if let Err(error) = self.record.command(Command::Correlate { number, provider_id }).await {
-            tracing::warn!(reservation_id = %self.record.id(), %error, "provider id not recorded");
-        }
-    }
-
-    async fn deliver_stream(&mut self, marked: Marked, deployment: &Arc<Deployment>, stream: OpenedStream) -> Ended {
-        if let Some(provider_id) = stream.provider_id.clone() {
-            self.correlate(marked.number, provider_id).await;
-        }
-        if marked.append.durable().await.is_err() {
-            let now_ms = self.gateway.clock.now_ms();
-            self.gateway.circuits.record(&deployment.id, stream.permit, CallOutcome::NotCounted, now_ms);
-            let open = Some((marked.number, Closing::ExecutedUsageUnknown));
-            let trail = Trail { tried: vec![deployment.id.clone()], open, may_have_cost: true, ..Trail::default() };
-            return self.refuse(trail, Refusal::LogUnavailable);
-        }
-        // The provider's id is worth a record of its own: after a crash it is what a report can be matched by.
-        let _append = self.record.append();
-        failpoint::pass("relay.before_content").await;
-        let headers = self.answer_headers(deployment, &stream.headers);
-        let (body, reins, end) = RelayBody::new(*stream.opened);
-        self.client.stream(headers, body);
-        let end = self.watch(&reins, end, stream.deadline).await;
-        failpoint::pass("relay.after_end").await;
-        self.stream_ended(marked.number, deployment, stream.permit, stream.started, end).await
-    }
-
-    /// Holds the timers of a committed stream until it ends.
-    async fn watch(&self, reins: &Reins, mut end: oneshot::Receiver<RelayEnd>, deadline: Instant) -> Option<RelayEnd> {
-        let deadlines = self.prepared.model.deadlines;
-        let ping_every = self.gateway.options.keep_alive_every.duration();
-        loop {
-            let alarm = next_alarm(reins, &deadlines, ping_every, deadline);
-            tokio::select! {
-                biased;
-                end = &mut end => return end.ok(),
-                () = sleep(alarm) => self.tend(reins, &deadlines, ping_every, deadline),
-            }
-        }
-    }
-
-    fn tend(&self, reins: &Reins, deadlines: &Deadlines, ping_every: Duration, deadline: Instant) {
-        let progress = reins.progress();
-        if progress.stalled_for.is_some_and(|stalled| stalled >= millis(deadlines.write_stall_ms)) {
-            // hyper polls no body on a blocked socket: only the connection itself can be ended.
-            if let Some(connection) = &self.prepared.arrival.connection {
-                connection.reset();
-            }
-        } else if progress.is_finished && progress.since_read >= millis(deadlines.usage_after_finish_ms) {
-            reins.cut(Cut::EnoughWaited);
-        } else if Instant::now() >= deadline {
-            reins.cut(Cut::DeadlineExceeded);
-        } else if progress.since_read >= millis(deadlines.idle_ms) && progress.stalled_for.is_none() {
-            reins.cut(Cut::ReadTimeout);
-        } else if !ping_every.is_zero() && progress.since_read >= ping_every {
-            reins.ping();
-        }
-    }
-
-    async fn stream_ended(
-        &mut self,
-        number: AttemptNumber,
-        deployment: &Arc<Deployment>,
-        permit: Permit,
-        started: Instant,
-        end: Option<RelayEnd>,
-    ) -> Ended {
-        let now_ms = self.gateway.clock.now_ms();
-        let base = Ended { deployment: Some(deployment.id.clone()), ..Ended::with(Outcome::ClientCancelled, 200) };
-        let Some(end) = end else {
-            // The body vanished without a word, which its Drop forbids; what may have executed stays held all the same.
-            self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
-            return Ended { open: Some((number, Closing::ExecutedUsageUnknown)), ..base };
-        };
-        let (outcome, call) = match &end.outcome {
-            RelayOutcome::Complete => (Outcome::Complete, CallOutcome::Succeeded { latency_ms: elapsed_ms(started) }),
-            RelayOutcome::Broke(_) => (
-                Outcome::FailedMidstream,
-                CallOutcome::Failed { cause: FailureCause::ServerError, retry_after_ms: None },
-            ),
-            RelayOutcome::ClientLeft => (Outcome::ClientCancelled, CallOutcome::NotCounted),
-        };
-        self.gateway.circuits.record(&deployment.id, permit, call, now_ms);
-        let verdict = self.stream_verdict(deployment, &end);
-        if !matches!(verdict, AttemptVerdict::Executed(_)) {
-            self.free_and_tighten(number, deployment, &end.reader).await;
-        }
-        let closing = self.closing(deployment, verdict, end.reader.served_tier());
-        let code = match &end.outcome {
-            RelayOutcome::Broke(reason) => Some(reason.as_str().to_owned()),
-            RelayOutcome::Complete | RelayOutcome::ClientLeft => None,
-        };
-        Ended { outcome, open: Some((number, closing)), code, chunks_delivered: end.chunks_delivered, ..base }
-    }
-
-    fn stream_verdict(&self, deployment: &Deployment, end: &RelayEnd) -> AttemptVerdict {
-        let usage = end.reader.usage();
-        if let RelayOutcome::Broke(BreakReason::UpstreamInBandError(error)) = &end.outcome {
-            let rows =
-                if deployment.provider.bills_filtered_errors { ProviderRows::AzureOpenAi } else { ProviderRows::Plain };
-            let happening = Happening::InBand { error, usage: usage.as_ref(), content_seen: true };
-            return judge(self.prepared.arrival.dialect, rows, &happening).verdict;
-        }
-        // Before every choice has finished a usage is a bound, not a bill (I7).
-        let is_final = end.reader.is_complete();
-        match usage.and_then(|extracted| extracted.usage) {
-            Some(usage) if is_final => AttemptVerdict::Executed(usage),
-            Some(_) | None => AttemptVerdict::ExecutedUsageUnknown,
-        }
-    }
-
-    /// What waits for a report gives its slot back at once, and its hold as far as partial usage bounds it.
-    async fn free_and_tighten(&mut self, number: AttemptNumber, deployment: &Deployment, reader: &StreamReader) {
-        let mut commands = vec![Command::FreeSlot];
-        let partial = reader.usage().and_then(|extracted| extracted.usage);
-        let estimate = self.estimate.of(&deployment.id);
-        if let (Some(partial), Some(estimate)) = (partial, estimate)
-            && let Some(hold) = estimate.tightened_by(&partial)
-        {
-            commands.push(Command::Tighten { number, hold });
-        }
-        for command in commands {
-            if let Err(error) = self.record.command(command).await {
-                tracing::warn!(reservation_id = %self.record.id(), %error, "slot or bound not recorded");
-            }
-        }
-    }
-}
-
-/// A stream that may be handed to the client.
-struct OpenedStream {
-    headers: HeaderMap,
-    opened: Box<Opened>,
-    provider_id: Option<String>,
-    permit: Permit,
-    started: Instant,
-    deadline: Instant,
 }
 
 /// The status in logs of a request whose client left before an answer.
 const CLIENT_LEFT: u16 = 499;
-
-fn elapsed_ms(started: Instant) -> i64 {
-    i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX)
-}
-
-/// When to look at a stream again: at the earliest moment at which one of its bounds could be reached.
-fn next_alarm(reins: &Reins, deadlines: &Deadlines, ping_every: Duration, deadline: Instant) -> Duration {
-    let progress = reins.progress();
-    let left = |bound: Duration, used: Duration| bound.saturating_sub(used);
-    let mut alarm = left(millis(deadlines.idle_ms), progress.since_read).min(deadline - Instant::now());
-    if progress.is_finished {
-        alarm = alarm.min(left(millis(deadlines.usage_after_finish_ms), progress.since_read));
-    } else {
-        // The finish may come at any time: look often enough to wait no longer than promised after it.
-        alarm = alarm.min(millis(deadlines.usage_after_finish_ms));
-    }
-    if let Some(stalled) = progress.stalled_for {
-        alarm = alarm.min(left(millis(deadlines.write_stall_ms), stalled));
-    }
-    if !ping_every.is_zero() {
-        alarm = alarm.min(ping_every);
-    }
-    alarm.max(SHORTEST_ALARM)
-}
-
-/// A bound that was just reached is acted on at the next look, never in a busy loop.
-const SHORTEST_ALARM: Duration = Duration::from_millis(5);
 
 fn call_outcome(failure: &Failure) -> CallOutcome {
     let retry_after_ms = failure.judgement.retry_after.map(|wait| i64::try_from(wait.as_ms()).unwrap_or(i64::MAX));

@@ -16,6 +16,7 @@ mod attempt;
 mod authenticate;
 mod authorize;
 mod body;
+mod deliver;
 mod estimate;
 mod execute;
 mod finalize;

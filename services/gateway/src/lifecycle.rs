@@ -38,8 +38,8 @@ use crate::estimate::{Estimate, estimate};
 use crate::execute::Execution;
 use crate::finalize::finalize;
 use crate::leases::Leases;
-use crate::reserve::reserve;
-use crate::respond::Refusal;
+use crate::reserve::{Admitted, reserve};
+use crate::respond::{BodyRefusal, IdempotencyRefusal, Refusal, Unavailable};
 use crate::server::Inner;
 
 /// A request that may be executed: who, what, under which policy.
@@ -76,7 +76,7 @@ pub(crate) async fn chat(gateway: &Arc<Inner>, request: Request<Incoming>) -> Re
     let (answer, response) = oneshot::channel();
     let client = Client::new(dialect, Arc::clone(&request_id), answer);
     gateway.tasks.spawn("request", live(Arc::clone(gateway), prepared, estimate, client));
-    response.await.unwrap_or_else(|_| refuse(&Refusal::Stopping))
+    response.await.unwrap_or_else(|_| refuse(&Unavailable::Stopping.into()))
 }
 
 /// Everything that is decided before anything is owed.
@@ -86,7 +86,7 @@ async fn prepare(
     request: Request<Incoming>,
 ) -> Result<(Prepared, Estimate), Refusal> {
     if gateway.tasks.is_stopping() {
-        return Err(Refusal::Stopping);
+        return Err(Unavailable::Stopping.into());
     }
     let snapshot = gateway.snapshot.load_full();
     let (head, incoming) = request.into_parts();
@@ -100,7 +100,7 @@ async fn prepare(
         options.body_deadline.duration(),
     );
     let body = read.await?;
-    let request = ChatRequest::parse(body.bytes, &Limits::default()).map_err(Refusal::BadRequest)?;
+    let request = ChatRequest::parse(body.bytes, &Limits::default()).map_err(BodyRefusal::Invalid)?;
     let model = authorize(&snapshot, &key, request.facts())?;
     let estimate =
         estimate(&snapshot, &key, &model, request.facts(), options.tokens_per_kilobyte, arrival.received_ms)?;
@@ -130,13 +130,14 @@ async fn live(gateway: Arc<Inner>, prepared: Prepared, estimate: Estimate, mut c
     async {
         if let Health::Closed(closed) = gateway.log.health() {
             tracing::error!(%closed, "log refuses events");
-            return refuse_unheld(&gateway, &prepared, &mut client, &Refusal::LogUnavailable);
+            return refuse_unheld(&gateway, &prepared, &mut client, &Unavailable::Log.into());
         }
         let reserved = reserve(&gateway, &prepared, estimate.hold).instrument(tracing::debug_span!("reserve")).await;
-        let mut record = match reserved {
-            Ok(record) => record,
+        let Admitted { mut record, rates } = match reserved {
+            Ok(admitted) => admitted,
             Err(refusal) => return refuse_unheld(&gateway, &prepared, &mut client, &refusal),
         };
+        client.admitted(record.id(), rates);
         failpoint::pass("reserve.after").await;
         let _lease = Leases::hold(&gateway, record.identity());
         let execution = Execution {
@@ -171,12 +172,12 @@ fn refuse_unheld(gateway: &Inner, prepared: &Prepared, client: &mut Client, refu
     client.refuse(refusal, HeaderMap::new());
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, IdempotencyRefusal> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
     let text =
         value.to_str().ok().map(str::trim).filter(|text| !text.is_empty() && text.len() <= MOST_IDEMPOTENCY_KEY_BYTES);
     match text {
         Some(text) => Ok(Some(text.to_owned())),
-        None => Err(Refusal::BadIdempotencyKey),
+        None => Err(IdempotencyRefusal::BadKey),
     }
 }

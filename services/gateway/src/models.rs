@@ -9,14 +9,16 @@ use weir_wire::Dialect;
 use crate::arrival::Arrival;
 use crate::authenticate::authenticate;
 use crate::client::ClientBody;
-use crate::respond::{X_REQUEST_ID, insert};
+use crate::respond::{Refusal, X_REQUEST_ID, insert};
 use crate::server::Inner;
 
 pub(crate) fn list(gateway: &Inner, headers: &HeaderMap, arrival: &Arrival) -> Response<ClientBody> {
     let snapshot = gateway.snapshot.load_full();
     let key = match authenticate(headers, &snapshot, &gateway.pepper, arrival.received_ms) {
         Ok(key) => key,
-        Err(refusal) => return refusal.response(Dialect::OpenAiChat, &arrival.request_id, HeaderMap::new()),
+        Err(refusal) => {
+            return Refusal::from(refusal).response(Dialect::OpenAiChat, &arrival.request_id, HeaderMap::new());
+        }
     };
     let mut names: Vec<&str> = snapshot
         .models

@@ -6,21 +6,30 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 use weir_domain::money::Hold;
-use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, Reply};
+use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, RateStandings, Reply};
 use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, Reserve};
 use weir_runtime::entropy::new_reservation_id;
 
 use crate::lifecycle::Prepared;
 use crate::record::Record;
-use crate::respond::Refusal;
+use crate::respond::{CallerRefusal, IdempotencyRefusal, LimitRefusal, Refusal, Unavailable};
 use crate::server::Inner;
 use crate::terms::Terms;
 
 /// How long a client's `Idempotency-Key` is remembered: a day, as the field does.
 const IDEMPOTENCY_LIFE_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Takes `hold`, and returns the record that owns it from now on.
-pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hold) -> Result<Record, Refusal> {
+/// A request that was admitted.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    /// Owns the hold from now on.
+    pub record: Record,
+    /// How the tightest rates stand, this request included.
+    pub rates: RateStandings,
+}
+
+/// Takes `hold`.
+pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hold) -> Result<Admitted, Refusal> {
     let now_ms = gateway.clock.now_ms();
     let id = new_reservation_id(&*gateway.entropy, now_ms);
     let Terms { limits, scopes, labels, windows } =
@@ -49,36 +58,39 @@ pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hol
     let lease_ms = gateway.lease_ms();
     let command = Command::Reserve(Arc::new(Reserve { created, limits: Arc::clone(&limits), lease_ms }));
     let mut record = Record::new(gateway, prepared, id, limits);
-    let reply = record.command(command).await.map_err(|_| Refusal::QuotaUnavailable)?;
+    let reply = record.command(command).await.map_err(|_| Unavailable::Quota)?;
+    let rates = reply.rates;
     judge(reply, &record, |limit| match limit.measure {
         Measure::Calendar { window, .. } => windows.resets_in_ms(window, now_ms),
         Measure::PerMinute { .. } | Measure::Concurrent => None,
     })?;
-    Ok(record)
+    Ok(Admitted { record, rates })
 }
 
 fn judge(reply: Reply, record: &Record, resets_in_ms: impl Fn(&Limit) -> Option<i64>) -> Result<(), Refusal> {
     let is_another = reply.reservation != record.id();
     match reply.decision {
         Decision::Change(_) => Ok(()),
-        Decision::Denied(denial) => Err(denied(*denial, resets_in_ms)),
-        Decision::NoChange(_) if is_another => Err(Refusal::KeyInUse { reservation: reply.reservation }),
+        Decision::Denied(denial) => Err(denied(*denial, reply.rates, resets_in_ms)),
+        Decision::NoChange(_) if is_another => {
+            Err(IdempotencyRefusal::KeyInUse { reservation: reply.reservation }.into())
+        }
         Decision::Conflict(Conflict::Fingerprint) if is_another => {
-            Err(Refusal::KeyReused { reservation: reply.reservation })
+            Err(IdempotencyRefusal::KeyReused { reservation: reply.reservation }.into())
         }
         // A reply was lost and the command was run again: the reservation is there.
         Decision::NoChange(_) => Ok(()),
-        Decision::Refused(_) | Decision::Conflict(_) => Err(Refusal::Internal),
+        Decision::Refused(_) | Decision::Conflict(_) => Err(Unavailable::Internal.into()),
     }
 }
 
-fn denied(denial: Denial, resets_in_ms: impl Fn(&Limit) -> Option<i64>) -> Refusal {
+fn denied(denial: Denial, rates: RateStandings, resets_in_ms: impl Fn(&Limit) -> Option<i64>) -> Refusal {
     match denial.reason {
-        DenialReason::Revoked => Refusal::RevokedKey,
-        DenialReason::ExceedsLimit { needed } => Refusal::ExceedsLimit { limit: Box::new(denial.limit), needed },
+        DenialReason::Revoked => CallerRefusal::RevokedKey.into(),
+        DenialReason::ExceedsLimit { needed } => LimitRefusal::Never { limit: Box::new(denial.limit), needed }.into(),
         DenialReason::Exhausted { retry_after_ms } => {
             let retry_after_ms = retry_after_ms.or_else(|| resets_in_ms(&denial.limit));
-            Refusal::LimitReached { limit: Box::new(denial.limit), retry_after_ms }
+            LimitRefusal::Reached { limit: Box::new(denial.limit), retry_after_ms, rates: Box::new(rates) }.into()
         }
     }
 }

@@ -8,8 +8,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use weir_domain::ids::ReservationId;
 use weir_domain::money::NanoUsd;
-use weir_domain::quota::{Limit, Measure, Unit};
+use weir_domain::quota::{Limit, Measure, RateStandings, Unit};
 use weir_wire::envelope::{ClientError, ERROR_CONTENT_TYPE, error_body};
+use weir_wire::rate_limit::{Rate, Rated, rate_limit_headers};
 use weir_wire::retry_after::RetryAfter;
 use weir_wire::{Dialect, RequestError};
 
@@ -25,64 +26,16 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// The longest wait that is worth telling a client to retry after; a longer one is a refusal for now (O40).
 const LONGEST_RETRY_MS: i64 = 120_000;
 
-/// Why a request is not answered with content.
+/// Why a request is not answered with content, by whose word: each group has its part of the table.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    NoKey,
-    UnknownKey,
-    ExpiredKey {
-        prefix: String,
-    },
-    RevokedKey,
-    ModelNotAllowed {
-        model: String,
-    },
-    ToolDenied {
-        tool: String,
-    },
-    UnknownModel {
-        model: String,
-    },
-    NoSuchPath,
-    WrongMethod {
-        allow: &'static str,
-    },
-    UnsupportedMediaType,
-    BodyTooLarge {
-        limit_bytes: usize,
-    },
-    BodyTooSlow,
-    BodyBroken,
-    /// All request bodies together are at their bound.
-    BodiesTooLarge,
-    BadRequest(RequestError),
-    /// No window could ever admit the hold.
-    ExceedsLimit {
-        limit: Box<Limit>,
-        needed: i64,
-    },
-    LimitReached {
-        limit: Box<Limit>,
-        retry_after_ms: Option<i64>,
-    },
-    BadIdempotencyKey,
-    KeyInUse {
-        reservation: ReservationId,
-    },
-    KeyReused {
-        reservation: ReservationId,
-    },
-    Unpriced {
-        model: String,
-    },
-    NoEligible {
-        reason: &'static str,
-    },
-    QuotaUnavailable,
-    LogUnavailable,
-    Stopping,
-    /// The tenant's limits could not cover another possible execution.
-    NotCovered,
+    Caller(CallerRefusal),
+    Policy(PolicyRefusal),
+    Path(PathRefusal),
+    Body(BodyRefusal),
+    Limit(LimitRefusal),
+    Idempotency(IdempotencyRefusal),
+    Unavailable(Unavailable),
     /// The provider's answer is the client's answer.
     Relayed {
         status: u16,
@@ -90,7 +43,96 @@ pub(crate) enum Refusal {
         retry_after: Option<RetryAfter>,
         may_have_cost: bool,
     },
+}
+
+/// The virtual key opens nothing.
+#[derive(Debug)]
+pub(crate) enum CallerRefusal {
+    NoKey,
+    UnknownKey,
+    ExpiredKey { prefix: String },
+    RevokedKey,
+}
+
+/// What was asked for is not the caller's to ask.
+#[derive(Debug)]
+pub(crate) enum PolicyRefusal {
+    ModelNotAllowed { model: String },
+    ToolDenied { tool: String },
+    UnknownModel { model: String },
+}
+
+#[derive(Debug)]
+pub(crate) enum PathRefusal {
+    NoSuchPath,
+    WrongMethod { allow: &'static str },
+}
+
+#[derive(Debug)]
+pub(crate) enum BodyRefusal {
+    UnsupportedMediaType,
+    TooLarge {
+        limit_bytes: usize,
+    },
+    TooSlow,
+    Broken,
+    /// All request bodies together are at their bound.
+    MemoryFull,
+    Invalid(RequestError),
+}
+
+#[derive(Debug)]
+pub(crate) enum LimitRefusal {
+    /// No window could ever admit the hold.
+    Never {
+        limit: Box<Limit>,
+        needed: i64,
+    },
+    Reached {
+        limit: Box<Limit>,
+        retry_after_ms: Option<i64>,
+        rates: Box<RateStandings>,
+    },
+    /// The tenant's limits could not cover another possible execution.
+    NotCovered,
+}
+
+#[derive(Debug)]
+pub(crate) enum IdempotencyRefusal {
+    BadKey,
+    KeyInUse { reservation: ReservationId },
+    KeyReused { reservation: ReservationId },
+}
+
+/// Nobody's fault but ours, or nobody there to serve.
+#[derive(Debug)]
+pub(crate) enum Unavailable {
+    Unpriced { model: String },
+    NoEligible { reason: &'static str },
+    Quota,
+    Log,
+    Stopping,
     Internal,
+}
+
+macro_rules! groups {
+    ($($variant:ident($group:ident),)*) => {
+        $(impl From<$group> for Refusal {
+            fn from(refusal: $group) -> Self {
+                Self::$variant(refusal)
+            }
+        })*
+    };
+}
+
+groups! {
+    Caller(CallerRefusal),
+    Policy(PolicyRefusal),
+    Path(PathRefusal),
+    Body(BodyRefusal),
+    Limit(LimitRefusal),
+    Idempotency(IdempotencyRefusal),
+    Unavailable(Unavailable),
 }
 
 /// One row of the table.
@@ -116,6 +158,12 @@ impl Row {
         self
     }
 
+    /// What is missing now may be there in a second.
+    fn retry_soon(mut self) -> Self {
+        self.retry_after = Some(RetryAfter::from_ms(1_000));
+        self
+    }
+
     fn retry_after(mut self, wait_ms: Option<i64>) -> Self {
         match wait_ms {
             Some(wait_ms) if wait_ms <= LONGEST_RETRY_MS => {
@@ -138,40 +186,43 @@ const PERMISSION: &str = "permission_error";
 const RATE_LIMIT: &str = "rate_limit_error";
 const UNAVAILABLE: &str = "service_unavailable_error";
 
-impl Refusal {
+impl CallerRefusal {
     fn row(&self) -> Row {
-        match self {
+        let row = match self {
             Self::NoKey => row(
                 401,
                 AUTHENTICATION,
                 "missing_api_key",
                 "No API key was sent. Send a Weir key as `Authorization: Bearer …`.",
-            )
-            .never_retry(),
+            ),
             Self::UnknownKey => row(
                 401,
                 AUTHENTICATION,
                 "invalid_api_key",
                 "This API key is not known here. Check that it is a Weir key and was copied whole.",
-            )
-            .never_retry(),
+            ),
             Self::ExpiredKey { prefix } => {
                 row(401, AUTHENTICATION, "expired_api_key", format!("The API key `{prefix}…` has expired."))
-                    .never_retry()
             }
-            Self::RevokedKey => row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked.").never_retry(),
+            Self::RevokedKey => row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked."),
+        };
+        row.never_retry()
+    }
+}
+
+impl PolicyRefusal {
+    fn row(&self) -> Row {
+        let row = match self {
             Self::ModelNotAllowed { model } => row(
                 403,
                 PERMISSION,
                 "model_not_allowed",
                 format!("This API key may not use the model `{model}`. `GET /v1/models` lists what it may use."),
             )
-            .param(Some("model"))
-            .never_retry(),
+            .param(Some("model")),
             Self::ToolDenied { tool } => {
                 row(403, PERMISSION, "tool_denied", format!("The tool `{tool}` is denied by policy."))
                     .param(Some("tools"))
-                    .never_retry()
             }
             Self::UnknownModel { model } => row(
                 404,
@@ -179,34 +230,25 @@ impl Refusal {
                 "model_not_found",
                 format!("There is no model `{model}`. `GET /v1/models` lists what this key may use."),
             )
-            .param(Some("model"))
-            .never_retry(),
+            .param(Some("model")),
+        };
+        row.never_retry()
+    }
+}
+
+impl PathRefusal {
+    fn row(&self) -> Row {
+        match self {
             Self::NoSuchPath => row(404, INVALID, "not_found", "There is no such path."),
             Self::WrongMethod { allow } => {
                 row(405, INVALID, "method_not_allowed", format!("This path takes {allow} only."))
             }
-            Self::UnsupportedMediaType
-            | Self::BodyTooLarge { .. }
-            | Self::BodyTooSlow
-            | Self::BodyBroken
-            | Self::BodiesTooLarge
-            | Self::BadRequest(_) => self.body_row(),
-            Self::ExceedsLimit { .. } | Self::LimitReached { .. } | Self::NotCovered => self.limit_row(),
-            Self::BadIdempotencyKey | Self::KeyInUse { .. } | Self::KeyReused { .. } => self.idempotency_row(),
-            Self::Unpriced { .. }
-            | Self::NoEligible { .. }
-            | Self::QuotaUnavailable
-            | Self::LogUnavailable
-            | Self::Stopping
-            | Self::Internal => self.unavailable_row(),
-            Self::Relayed { status, error, retry_after, may_have_cost } => {
-                let should_retry = if *may_have_cost { Some(false) } else { None };
-                Row { status: *status, error: (**error).clone(), retry_after: *retry_after, should_retry }
-            }
         }
     }
+}
 
-    fn body_row(&self) -> Row {
+impl BodyRefusal {
+    fn row(&self) -> Row {
         match self {
             Self::UnsupportedMediaType => row(
                 415,
@@ -214,29 +256,30 @@ impl Refusal {
                 "unsupported_media_type",
                 "The body must be JSON: send `content-type: application/json` without a content encoding.",
             ),
-            Self::BodyTooLarge { limit_bytes } => {
+            Self::TooLarge { limit_bytes } => {
                 row(413, INVALID, "request_too_large", format!("The body is larger than {limit_bytes} bytes."))
                     .never_retry()
             }
-            Self::BodyTooSlow => row(408, INVALID, "request_timeout", "The body did not arrive in time.").never_retry(),
-            Self::BodyBroken => row(400, INVALID, "request_broken", "The body broke off."),
-            Self::BadRequest(error) => {
+            Self::TooSlow => row(408, INVALID, "request_timeout", "The body did not arrive in time.").never_retry(),
+            Self::Broken => row(400, INVALID, "request_broken", "The body broke off."),
+            Self::Invalid(error) => {
                 let at = error
                     .position
                     .map(|at| format!(" (line {}, column {}, byte {})", at.line, at.column, at.offset))
                     .unwrap_or_default();
                 row(400, INVALID, error.code.name(), format!("{}{at}", error.message)).param(error.field.as_deref())
             }
-            _ => Row {
-                retry_after: Some(RetryAfter::from_ms(1_000)),
-                ..row(503, UNAVAILABLE, "memory_full", "Too many large requests at once. Retry shortly.")
-            },
+            Self::MemoryFull => {
+                row(503, UNAVAILABLE, "memory_full", "Too many large requests at once. Retry shortly.").retry_soon()
+            }
         }
     }
+}
 
-    fn limit_row(&self) -> Row {
+impl LimitRefusal {
+    fn row(&self) -> Row {
         match self {
-            Self::ExceedsLimit { limit, needed } => row(
+            Self::Never { limit, needed } => row(
                 400,
                 INVALID,
                 "request_exceeds_limit",
@@ -247,11 +290,11 @@ impl Refusal {
                 ),
             )
             .never_retry(),
-            Self::LimitReached { limit, retry_after_ms } => {
+            Self::Reached { limit, retry_after_ms, rates: _ } => {
                 row(429, RATE_LIMIT, limit_code(limit), format!("The limit `{limit}` has no room for this request."))
                     .retry_after(*retry_after_ms)
             }
-            _ => row(
+            Self::NotCovered => row(
                 429,
                 RATE_LIMIT,
                 "not_covered",
@@ -260,9 +303,17 @@ impl Refusal {
             .never_retry(),
         }
     }
+}
 
-    fn idempotency_row(&self) -> Row {
+impl IdempotencyRefusal {
+    fn row(&self) -> Row {
         match self {
+            Self::BadKey => row(
+                400,
+                INVALID,
+                "invalid_idempotency_key",
+                "`Idempotency-Key` must be 1 to 255 visible ASCII characters.",
+            ),
             Self::KeyReused { reservation } => row(
                 422,
                 INVALID,
@@ -277,20 +328,12 @@ impl Refusal {
                 format!("This Idempotency-Key belongs to reservation {reservation}; it is not executed again."),
             )
             .never_retry(),
-            _ => row(
-                400,
-                INVALID,
-                "invalid_idempotency_key",
-                "`Idempotency-Key` must be 1 to 255 visible ASCII characters.",
-            ),
         }
     }
+}
 
-    fn unavailable_row(&self) -> Row {
-        let retry = |code: &str, message: &str| Row {
-            retry_after: Some(RetryAfter::from_ms(1_000)),
-            ..row(503, UNAVAILABLE, code, message)
-        };
+impl Unavailable {
+    fn row(&self) -> Row {
         match self {
             Self::Unpriced { model } => row(
                 503,
@@ -305,10 +348,34 @@ impl Refusal {
                 reason,
                 format!("No deployment can serve this request ({}).", reason.replace('_', " ")),
             ),
-            Self::QuotaUnavailable => retry("quota_unavailable", "Limits cannot be checked right now."),
-            Self::LogUnavailable => retry("log_unavailable", "Accounting is not available right now."),
-            Self::Stopping => retry("stopping", "The gateway is stopping."),
-            _ => row(500, UNAVAILABLE, "internal_error", "Something went wrong in the gateway.").never_retry(),
+            Self::Quota => {
+                row(503, UNAVAILABLE, "quota_unavailable", "Limits cannot be checked right now.").retry_soon()
+            }
+            Self::Log => {
+                row(503, UNAVAILABLE, "log_unavailable", "Accounting is not available right now.").retry_soon()
+            }
+            Self::Stopping => row(503, UNAVAILABLE, "stopping", "The gateway is stopping.").retry_soon(),
+            Self::Internal => {
+                row(500, UNAVAILABLE, "internal_error", "Something went wrong in the gateway.").never_retry()
+            }
+        }
+    }
+}
+
+impl Refusal {
+    fn row(&self) -> Row {
+        match self {
+            Self::Caller(refusal) => refusal.row(),
+            Self::Policy(refusal) => refusal.row(),
+            Self::Path(refusal) => refusal.row(),
+            Self::Body(refusal) => refusal.row(),
+            Self::Limit(refusal) => refusal.row(),
+            Self::Idempotency(refusal) => refusal.row(),
+            Self::Unavailable(refusal) => refusal.row(),
+            Self::Relayed { status, error, retry_after, may_have_cost } => {
+                let should_retry = if *may_have_cost { Some(false) } else { None };
+                Row { status: *status, error: (**error).clone(), retry_after: *retry_after, should_retry }
+            }
         }
     }
 
@@ -343,8 +410,17 @@ impl Refusal {
         if let Some(should) = row.should_retry {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(if should { "true" } else { "false" }));
         }
-        if let Self::WrongMethod { allow } = self {
-            insert(headers, http::header::ALLOW, allow);
+        match self {
+            Self::Path(PathRefusal::WrongMethod { allow }) => insert(headers, http::header::ALLOW, allow),
+            Self::Limit(LimitRefusal::Reached { rates, .. }) => insert_rates(headers, dialect, rates),
+            Self::Path(PathRefusal::NoSuchPath)
+            | Self::Limit(LimitRefusal::Never { .. } | LimitRefusal::NotCovered)
+            | Self::Caller(_)
+            | Self::Policy(_)
+            | Self::Body(_)
+            | Self::Idempotency(_)
+            | Self::Unavailable(_)
+            | Self::Relayed { .. } => {}
         }
         response
     }
@@ -362,6 +438,17 @@ pub(crate) fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
+/// Tells how the tightest rates stand; nothing where no rate is set.
+pub(crate) fn insert_rates(headers: &mut HeaderMap, dialect: Dialect, rates: &RateStandings) {
+    for (of, standing) in [(Rated::Requests, rates.requests), (Rated::Tokens, rates.tokens)] {
+        let Some(standing) = standing else { continue };
+        let rate = Rate { limit: standing.max, remaining: standing.remaining(), reset_ms: standing.clears_in_ms };
+        for (name, value) in rate_limit_headers(dialect, of, rate) {
+            insert(headers, HeaderName::from_static(name), &value);
+        }
+    }
+}
+
 /// The stable code of a limit's kind.
 const fn limit_code(limit: &Limit) -> &'static str {
     match limit.measure {
@@ -369,7 +456,8 @@ const fn limit_code(limit: &Limit) -> &'static str {
         Measure::Calendar { unit: Unit::Tokens, .. } => "token_quota_exceeded",
         Measure::Calendar { unit: Unit::Requests, .. } => "request_quota_exceeded",
         Measure::PerMinute { unit: Unit::Tokens } => "tokens_per_minute_exceeded",
-        Measure::PerMinute { .. } => "requests_per_minute_exceeded",
+        // Money has no rate.
+        Measure::PerMinute { unit: Unit::Requests | Unit::Usd } => "requests_per_minute_exceeded",
         Measure::Concurrent => "concurrency_exceeded",
     }
 }

@@ -35,7 +35,7 @@ use crate::credentials::Credentials;
 use crate::leases::{self, Leases};
 use crate::metrics::GatewayMetrics;
 use crate::options::GatewayOptions;
-use crate::respond::Refusal;
+use crate::respond::{PathRefusal, Refusal};
 use crate::terms::TermsCache;
 use crate::{lifecycle, models};
 
@@ -152,7 +152,7 @@ impl Gateway {
             _ => None,
         };
         let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
-        let refusal = allow.map_or(Refusal::NoSuchPath, |allow| Refusal::WrongMethod { allow });
+        let refusal = Refusal::from(allow.map_or(PathRefusal::NoSuchPath, |allow| PathRefusal::WrongMethod { allow }));
         refusal.response(arrival.dialect, &arrival.request_id, HeaderMap::new())
     }
 }

@@ -19,6 +19,7 @@ pub mod openai;
 
 pub mod envelope;
 pub mod headers;
+pub mod rate_limit;
 pub mod retry_after;
 pub mod sse;
 pub mod usage;

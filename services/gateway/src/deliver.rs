@@ -1,0 +1,235 @@
+//! The last attempt's answer on its way to the client: whole, or as a stream whose timers are held here.
+//!
+//! From here on there is no other attempt (I4). Nothing leaves before the attempt is durable on the log (I14).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Response};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+
+use weir_domain::attempt::{AttemptNumber, AttemptVerdict};
+use weir_domain::breaker::{CallOutcome, FailureCause, Permit};
+use weir_domain::outcome::Outcome;
+use weir_domain::registry::{Deadlines, Deployment};
+use weir_domain::reservation::{Closing, Command};
+use weir_runtime::failpoint;
+use weir_wire::headers;
+use weir_wire::openai::chat::{PlainAnswer, StreamReader};
+use weir_wire::verdict::{Happening, ProviderRows, judge};
+
+use crate::attempt::{correlated, millis};
+use crate::client::ClientBody;
+use crate::execute::{Ended, Execution, Marked, Trail};
+use crate::relay::{BreakReason, Cut, Opened, Reins, RelayBody, RelayEnd, RelayOutcome};
+use crate::respond::{Unavailable, insert};
+
+/// A stream that may be handed to the client.
+pub(crate) struct OpenedStream {
+    pub headers: HeaderMap,
+    pub opened: Box<Opened>,
+    pub provider_id: Option<String>,
+    pub permit: Permit,
+    pub started: Instant,
+    pub deadline: Instant,
+}
+
+impl Execution<'_> {
+    fn answer_headers(&self, deployment: &Deployment, provider: &HeaderMap) -> HeaderMap {
+        let mut headers = self.weir_headers(Some(&deployment.id));
+        let sent = crate::respond::texts(provider);
+        for (name, value) in headers::response_headers(self.prepared.arrival.dialect, sent) {
+            insert(&mut headers, http::HeaderName::from_static(name), value);
+        }
+        headers
+    }
+
+    pub(crate) async fn deliver_whole(
+        &mut self,
+        marked: Marked,
+        deployment: &Arc<Deployment>,
+        provider: &HeaderMap,
+        answer: &PlainAnswer,
+    ) -> Ended {
+        let dialect = self.prepared.arrival.dialect;
+        let usage = answer.usage().and_then(|extracted| extracted.usage);
+        let verdict = usage.map_or(AttemptVerdict::ExecutedUsageUnknown, AttemptVerdict::Executed);
+        let closing = self.closing(deployment, verdict, answer.served_tier());
+        if let Some(provider_id) = answer.response_id().or_else(|| correlated(dialect, provider)) {
+            self.correlate(marked.number, provider_id).await;
+        }
+        let open = (marked.number, closing);
+        let deployment_id = Some(deployment.id.clone());
+        // No client sees content before the attempt is durable (I14).
+        if marked.append.durable().await.is_err() {
+            return self.refuse(Trail::of_answered(deployment.id.clone(), open), Unavailable::Log.into());
+        }
+        failpoint::pass("relay.before_content").await;
+        let mut response = Response::new(ClientBody::whole(answer.for_client(&self.prepared.request.facts().model)));
+        *response.headers_mut() = self.answer_headers(deployment, provider);
+        let outcome = if self.client.answer(response) { Outcome::Complete } else { Outcome::ClientCancelled };
+        Ended { open: Some(open), deployment: deployment_id, chunks_delivered: 1, ..Ended::with(outcome, 200) }
+    }
+
+    /// Records the provider's own id, by which its reports name the call. Losing it loses a convenience, no money.
+    async fn correlate(&mut self, number: AttemptNumber, provider_id: String) {
+        if let Err(error) = self.record.command(Command::Correlate { number, provider_id }).await {
+            tracing::warn!(reservation_id = %self.record.id(), %error, "provider id not recorded");
+        }
+    }
+
+    pub(crate) async fn deliver_stream(
+        &mut self,
+        marked: Marked,
+        deployment: &Arc<Deployment>,
+        stream: OpenedStream,
+    ) -> Ended {
+        if let Some(provider_id) = stream.provider_id.clone() {
+            self.correlate(marked.number, provider_id).await;
+        }
+        if marked.append.durable().await.is_err() {
+            let now_ms = self.gateway.clock.now_ms();
+            self.gateway.circuits.record(&deployment.id, stream.permit, CallOutcome::NotCounted, now_ms);
+            let open = (marked.number, Closing::ExecutedUsageUnknown);
+            return self.refuse(Trail::of_answered(deployment.id.clone(), open), Unavailable::Log.into());
+        }
+        // The provider's id is worth a record of its own: after a crash it is what a report can be matched by.
+        let _append = self.record.append();
+        failpoint::pass("relay.before_content").await;
+        let headers = self.answer_headers(deployment, &stream.headers);
+        let (body, reins, end) = RelayBody::new(*stream.opened);
+        self.client.stream(headers, body);
+        let end = self.watch(&reins, end, stream.deadline).await;
+        failpoint::pass("relay.after_end").await;
+        self.stream_ended(marked.number, deployment, stream.permit, stream.started, end).await
+    }
+
+    /// Holds the timers of a committed stream until it ends.
+    async fn watch(&self, reins: &Reins, mut end: oneshot::Receiver<RelayEnd>, deadline: Instant) -> Option<RelayEnd> {
+        let deadlines = self.prepared.model.deadlines;
+        let ping_every = self.gateway.options.keep_alive_every.duration();
+        loop {
+            let alarm = next_alarm(reins, &deadlines, ping_every, deadline);
+            tokio::select! {
+                biased;
+                end = &mut end => return end.ok(),
+                () = sleep(alarm) => self.tend(reins, &deadlines, ping_every, deadline),
+            }
+        }
+    }
+
+    fn tend(&self, reins: &Reins, deadlines: &Deadlines, ping_every: Duration, deadline: Instant) {
+        let progress = reins.progress();
+        if progress.stalled_for.is_some_and(|stalled| stalled >= millis(deadlines.write_stall_ms)) {
+            // hyper polls no body on a blocked socket: only the connection itself can be ended.
+            if let Some(connection) = &self.prepared.arrival.connection {
+                connection.reset();
+            }
+        } else if progress.is_finished && progress.since_read >= millis(deadlines.usage_after_finish_ms) {
+            reins.cut(Cut::EnoughWaited);
+        } else if Instant::now() >= deadline {
+            reins.cut(Cut::DeadlineExceeded);
+        } else if progress.since_read >= millis(deadlines.idle_ms) && progress.stalled_for.is_none() {
+            reins.cut(Cut::ReadTimeout);
+        } else if !ping_every.is_zero() && progress.since_read >= ping_every {
+            reins.ping();
+        }
+    }
+
+    async fn stream_ended(
+        &mut self,
+        number: AttemptNumber,
+        deployment: &Arc<Deployment>,
+        permit: Permit,
+        started: Instant,
+        end: Option<RelayEnd>,
+    ) -> Ended {
+        let now_ms = self.gateway.clock.now_ms();
+        let base = Ended { deployment: Some(deployment.id.clone()), ..Ended::with(Outcome::ClientCancelled, 200) };
+        let Some(end) = end else {
+            // The body vanished without a word, which its Drop forbids; what may have executed stays held all the same.
+            self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
+            return Ended { open: Some((number, Closing::ExecutedUsageUnknown)), ..base };
+        };
+        let (outcome, call) = match &end.outcome {
+            RelayOutcome::Complete => (Outcome::Complete, CallOutcome::Succeeded { latency_ms: elapsed_ms(started) }),
+            RelayOutcome::Broke(_) => (
+                Outcome::FailedMidstream,
+                CallOutcome::Failed { cause: FailureCause::ServerError, retry_after_ms: None },
+            ),
+            RelayOutcome::ClientLeft => (Outcome::ClientCancelled, CallOutcome::NotCounted),
+        };
+        self.gateway.circuits.record(&deployment.id, permit, call, now_ms);
+        let verdict = self.stream_verdict(deployment, &end);
+        if !matches!(verdict, AttemptVerdict::Executed(_)) {
+            self.free_and_tighten(number, deployment, &end.reader).await;
+        }
+        let closing = self.closing(deployment, verdict, end.reader.served_tier());
+        let code = match &end.outcome {
+            RelayOutcome::Broke(reason) => Some(reason.as_str().to_owned()),
+            RelayOutcome::Complete | RelayOutcome::ClientLeft => None,
+        };
+        Ended { outcome, open: Some((number, closing)), code, chunks_delivered: end.chunks_delivered, ..base }
+    }
+
+    fn stream_verdict(&self, deployment: &Deployment, end: &RelayEnd) -> AttemptVerdict {
+        let usage = end.reader.usage();
+        if let RelayOutcome::Broke(BreakReason::UpstreamInBandError(error)) = &end.outcome {
+            let rows =
+                if deployment.provider.bills_filtered_errors { ProviderRows::AzureOpenAi } else { ProviderRows::Plain };
+            let happening = Happening::InBand { error, usage: usage.as_ref(), content_seen: true };
+            return judge(self.prepared.arrival.dialect, rows, &happening).verdict;
+        }
+        // Before every choice has finished a usage is a bound, not a bill (I7).
+        let is_final = end.reader.is_complete();
+        match usage.and_then(|extracted| extracted.usage) {
+            Some(usage) if is_final => AttemptVerdict::Executed(usage),
+            Some(_) | None => AttemptVerdict::ExecutedUsageUnknown,
+        }
+    }
+
+    /// What waits for a report gives its slot back at once, and its hold as far as partial usage bounds it.
+    async fn free_and_tighten(&mut self, number: AttemptNumber, deployment: &Deployment, reader: &StreamReader) {
+        let mut commands = vec![Command::FreeSlot];
+        let partial = reader.usage().and_then(|extracted| extracted.usage);
+        let estimate = self.estimate.of(&deployment.id);
+        if let (Some(partial), Some(estimate)) = (partial, estimate)
+            && let Some(hold) = estimate.tightened_by(&partial)
+        {
+            commands.push(Command::Tighten { number, hold });
+        }
+        for command in commands {
+            if let Err(error) = self.record.command(command).await {
+                tracing::warn!(reservation_id = %self.record.id(), %error, "slot or bound not recorded");
+            }
+        }
+    }
+}
+
+pub(crate) fn elapsed_ms(started: Instant) -> i64 {
+    i64::try_from(started.elapsed().as_millis()).unwrap_or(i64::MAX)
+}
+
+/// When to look at a stream again: at the earliest moment at which one of its bounds could be reached.
+fn next_alarm(reins: &Reins, deadlines: &Deadlines, ping_every: Duration, deadline: Instant) -> Duration {
+    let progress = reins.progress();
+    let left = |bound: Duration, used: Duration| bound.saturating_sub(used);
+    let mut alarm = left(millis(deadlines.idle_ms), progress.since_read).min(deadline - Instant::now());
+    if progress.is_finished {
+        alarm = alarm.min(left(millis(deadlines.usage_after_finish_ms), progress.since_read));
+    } else {
+        // The finish may come at any time: look often enough to wait no longer than promised after it.
+        alarm = alarm.min(millis(deadlines.usage_after_finish_ms));
+    }
+    if let Some(stalled) = progress.stalled_for {
+        alarm = alarm.min(left(millis(deadlines.write_stall_ms), stalled));
+    }
+    if !ping_every.is_zero() {
+        alarm = alarm.min(ping_every);
+    }
+    alarm.max(SHORTEST_ALARM)
+}
+
+/// A bound that was just reached is acted on at the next look, never in a busy loop.
+const SHORTEST_ALARM: Duration = Duration::from_millis(5);
