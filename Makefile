@@ -15,3 +15,8 @@ test:
 
 test-long:
 	@deploy/dev/test-long.sh
+
+# Weir beside a bare proxy, in about ten minutes; QUICK=1: about one. Writes target/bench/report.json.
+.PHONY: bench
+bench:
+	@tests/bench/run.sh
