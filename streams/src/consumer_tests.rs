@@ -3,12 +3,15 @@
 use std::error::Error;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::*;
+use crate::append::Append;
 use crate::conformance::consumer::ConsumerHarness;
 use crate::consumer_conformance;
-use crate::contract::EventLog;
+use crate::contract::{Batch, EventLog, Health, Limits, Offsets, Position, ReadError, Visibility};
 use crate::segment::{SegmentLog, SegmentOptions};
+use crate::topics::OnPoison;
 
 struct InMemory {
     _folder: tempfile::TempDir,
@@ -55,4 +58,80 @@ fn a_dead_letter_reads_as_it_was_written() {
     let later = r#"{"v":2,"consumer":"c","topic":"usage","partition":0,"offset":0,"time_ms":0,"reason":""}"#;
     let later: &'static str = Box::leak(format!("{later}\n").into_boxed_str());
     assert_eq!(of(later), Err(DeadLetterError::Version(2)));
+}
+
+/// A log with a bug: it wakes its readers and has nothing for them, then cannot even say where it ends.
+#[derive(Debug)]
+struct WakesForNothing {
+    log: SegmentLog,
+    reads: Mutex<u32>,
+    asked: Mutex<u32>,
+}
+
+#[async_trait]
+impl EventLog for WakesForNothing {
+    fn append(&self, batch: Batch) -> Append {
+        self.log.append(batch)
+    }
+
+    async fn read(&self, _: Position, _: Limits, _: Visibility) -> Result<Vec<StoredRecord>, ReadError> {
+        *self.reads.lock() += 1;
+        assert!(*self.reads.lock() < 100, "a busy loop");
+        Ok(Vec::new())
+    }
+
+    async fn wait(&self, _: Position, _: Visibility) -> Result<(), ReadError> {
+        Ok(())
+    }
+
+    async fn offsets(&self, topic: Topic, partition: u32) -> Result<Offsets, ReadError> {
+        *self.asked.lock() += 1;
+        if *self.asked.lock() < 3 {
+            return Err(ReadError::Io { file: "broker".to_owned(), source: std::io::ErrorKind::TimedOut.into() });
+        }
+        self.log.offsets(topic, partition).await
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.log.partitions(topic)
+    }
+
+    fn health(&self) -> Health {
+        self.log.health()
+    }
+
+    async fn close(&self) {
+        self.log.close().await;
+    }
+}
+
+struct Nothing;
+
+#[async_trait]
+impl Effect for Nothing {
+    async fn apply(&self, _: Delivery<'_>) -> Result<Applied, EffectError> {
+        Ok(Applied::Effect)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_wakes_for_nothing_is_asked_with_pauses() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = SegmentLog::open(SegmentOptions::new(folder.path())).unwrap();
+    let log = Arc::new(WakesForNothing { log, reads: Mutex::new(0), asked: Mutex::new(0) });
+    let subscription = Subscription { consumer: "test".into(), topic: Topic::Usage, partition: 0 };
+    let (positions, parking) = (Arc::<MemoryPositions>::default(), Arc::<MemoryParking>::default());
+    let options = ConsumerOptions::new(OnPoison::SkipRecord);
+    let consumer = Consumer::new(
+        subscription,
+        Arc::clone(&log) as Arc<dyn EventLog>,
+        Arc::new(Nothing),
+        positions,
+        parking,
+        options,
+    );
+    consumer.run(tokio::time::sleep(std::time::Duration::from_secs(20))).await.unwrap();
+    assert_eq!(*log.asked.lock(), 3, "a log that is away at the start is asked again");
+    assert!((5..20).contains(&*log.reads.lock()), "{:?}", log.reads);
+    assert!(consumer.trouble().is_some());
 }

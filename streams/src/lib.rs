@@ -16,6 +16,8 @@ pub mod contract;
 
 pub mod segment;
 
+mod metrics;
+
 pub mod consumer;
 
 #[cfg(any(test, feature = "conformance"))]
@@ -27,4 +29,5 @@ pub use contract::{
     AppendError, Batch, CloseCause, Closed, EventLog, Health, Limits, Offsets, Placed, Position, ReadError,
     StoredRecord, Visibility,
 };
+pub use metrics::LogMetrics;
 pub use topics::{OnPoison, Retention, Topic, TopicSpec, Topics};

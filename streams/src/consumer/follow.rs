@@ -167,7 +167,8 @@ impl Consumer {
                 read = self.next_records(next, !parked.is_empty()) => read,
             };
             let records = match read {
-                Ok(records) => records,
+                Ok(Some(records)) => records,
+                Ok(None) => continue,
                 Err(ReadError::Closed(closed)) if closed.cause == CloseCause::Stopped => return Ok(()),
                 Err(error) if error.is_temporary() => {
                     if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
@@ -177,8 +178,14 @@ impl Consumer {
                 }
                 Err(source) => return Err(ConsumerError::Read { subscription: self.subscription.clone(), source }),
             };
+            let (Some(first), Some(last)) = (records.first(), records.last()) else {
+                // A log that wakes its readers for nothing: without a pause this would be a loop that only burns.
+                if self.pause(&mut pauses, "the log has records but gives none", stop.as_mut()).await == Flow::Stop {
+                    return Ok(());
+                }
+                continue;
+            };
             pauses = self.pauses();
-            let (Some(first), Some(last)) = (records.first(), records.last()) else { continue };
             let after = last.offset + 1;
             self.note(next, Some(first.time_ms), parked.len());
             if self.digest(records, after, &mut parked, stop.as_mut()).await? == Flow::Stop {
@@ -237,22 +244,21 @@ impl Consumer {
         mut stop: Pin<&mut (impl Future<Output = ()> + Send)>,
     ) -> Result<Option<(u64, Parked)>, ConsumerError> {
         let mut pauses = self.pauses();
-        let (stored, parked) = loop {
-            match self.load().await {
-                Ok(loaded) => break loaded,
-                Err(error) => {
-                    if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
-                        return Ok(None);
-                    }
-                }
+        let subscription = self.subscription.clone();
+        let ((stored, parked), offsets) = loop {
+            let trouble = match self.load().await {
+                Ok(loaded) => match self.log.offsets(subscription.topic, subscription.partition).await {
+                    Ok(offsets) => break (loaded, offsets),
+                    Err(error) if error.is_temporary() => error.to_string(),
+                    Err(source) => return Err(ConsumerError::Read { subscription, source }),
+                },
+                Err(error) => error.to_string(),
+            };
+            if self.pause(&mut pauses, &trouble, stop.as_mut()).await == Flow::Stop {
+                return Ok(None);
             }
         };
-        let subscription = self.subscription.clone();
-        let offsets = self.log.offsets(subscription.topic, subscription.partition).await;
-        let offsets = match offsets {
-            Ok(offsets) => offsets,
-            Err(source) => return Err(ConsumerError::Read { subscription, source }),
-        };
+        *self.state.trouble.lock() = None;
         let position = stored.unwrap_or(offsets.start);
         if position > offsets.written {
             return Err(ConsumerError::Ahead { subscription, position, end: offsets.written });
@@ -266,20 +272,20 @@ impl Consumer {
         Ok((position, parked.into_iter().map(|parked| (parked.key, parked.offset)).collect()))
     }
 
-    /// Waits for records and reads them; returns without any when it is time to look for orders.
-    async fn next_records(&self, next: u64, looks: bool) -> Result<Vec<StoredRecord>, ReadError> {
+    /// Waits for records and reads them; `None` when it is time to look for orders.
+    async fn next_records(&self, next: u64, looks: bool) -> Result<Option<Vec<StoredRecord>>, ReadError> {
         let (topic, partition) = (self.subscription.topic, self.subscription.partition);
         let at = Position { topic, partition, offset: next };
         let wait = self.log.wait(at, self.options.seen);
         if looks {
             match timeout(self.options.look_every, wait).await {
                 Ok(waited) => waited?,
-                Err(_) => return Ok(Vec::new()),
+                Err(_) => return Ok(None),
             }
         } else {
             wait.await?;
         }
-        self.log.read(at, self.options.limits, self.options.seen).await
+        self.log.read(at, self.options.limits, self.options.seen).await.map(Some)
     }
 
     /// Applies one delivery, whatever it takes, and moves the position to `after`.

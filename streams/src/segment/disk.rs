@@ -1,8 +1,9 @@
-//! The two calls through which bytes reach a disk, as a seam: tests hold a sync for a second or fill the disk here.
+//! The calls through which bytes reach a disk, as a seam: tests hold a sync for a second or fill the disk here.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// What the log asks of a disk.
 pub trait Disk: fmt::Debug + Send + Sync {
@@ -17,6 +18,14 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// # Errors
     /// Of the system. After one, nothing may be assumed about what was written: the kernel may have dropped it.
     fn sync(&self, file: &File) -> io::Result<()>;
+
+    /// When it returns, a power loss cannot lose the names of the files in the folder.
+    ///
+    /// # Errors
+    /// Of the system.
+    fn sync_folder(&self, folder: &Path) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
 }
 
 /// The real one.

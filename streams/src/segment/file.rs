@@ -195,7 +195,7 @@ pub enum SegmentError {
     Io(#[from] io::Error),
     #[error("the header is not one")]
     Header(HeaderFlaw),
-    /// The machine stopped while the file was created: it never held a frame that was synced.
+    /// The machine stopped while the file was created, before its header was synced.
     #[error("the file ends within its header")]
     Unborn,
 }
@@ -208,10 +208,11 @@ impl SegmentReader {
         let len = file.metadata()?.len();
         let mut start = vec![0; HEADER_BYTES.min(usize::try_from(len).unwrap_or(HEADER_BYTES))];
         file.read_exact_at(&mut start, 0)?;
-        if start.len() < HEADER_BYTES || start.iter().all(|byte| *byte == 0) {
-            return Err(SegmentError::Unborn);
-        }
-        let header = Header::decode(&start).map_err(SegmentError::Header)?;
+        let header = match Header::decode(&start) {
+            Ok(header) => header,
+            Err(_) if start.len() < HEADER_BYTES || Header::is_torn(&start) => return Err(SegmentError::Unborn),
+            Err(flaw) => return Err(SegmentError::Header(flaw)),
+        };
         let footer = read_footer(&file, len, header.salt)?;
         let footer_bytes = footer.as_ref().map_or(0, Footer::encoded_len) as u64;
         Ok(Self { path: path.to_owned(), file, header, frames_end: len - footer_bytes, footer })
@@ -283,13 +284,14 @@ impl SegmentReader {
         }
     }
 
-    /// Whether a whole frame with an offset of at least `expected` begins after `byte`: then what is at `byte` is
-    /// damage and not a torn tail.
-    pub(super) fn has_whole_frame_after(&self, byte: u64, expected: u64) -> io::Result<bool> {
-        let len = usize::try_from(self.frames_end.saturating_sub(byte + 1)).unwrap_or(usize::MAX);
+    /// How far the topic was durable according to the whole frames after `byte` that hold `expected` or a later offset,
+    /// or `None` if there is no such frame. Whatever lies between them is passed over.
+    pub(super) fn durable_end_after(&self, byte: u64, expected: u64) -> io::Result<Option<u64>> {
+        let len = usize::try_from(self.frames_end.saturating_sub(byte)).unwrap_or(usize::MAX);
         let mut rest = vec![0; len];
-        self.file.read_exact_at(&mut rest, byte + 1)?;
-        Ok(frame::find_whole_frame(&Bytes::from(rest), self.header.salt, expected).is_some())
+        self.file.read_exact_at(&mut rest, byte)?;
+        let frames = frame::whole_frames(&Bytes::from(rest), self.header.salt);
+        Ok(frames.filter(|frame| frame.base_offset >= expected).map(|frame| frame.durable_end).max())
     }
 }
 

@@ -14,8 +14,8 @@ const FOOTER_MAGIC: [u8; 8] = *b"\nWEIREND";
 const FRAME_MARKER: [u8; 4] = *b"\xF7WFR";
 /// Marker, length, crc: what must be read before the rest can be.
 const PREFIX_BYTES: usize = 12;
-/// Base offset, time, count, key length.
-const FIXED_BYTES: usize = 24;
+/// Base offset, durable end, time, count, key length.
+const FIXED_BYTES: usize = 32;
 const MAX_BODY_BYTES: usize = FIXED_BYTES + 4 * MAX_BATCH_RECORDS + MAX_BATCH_BYTES;
 const TRAILER_BYTES: usize = 32;
 const INDEX_ENTRY_BYTES: usize = 16;
@@ -78,6 +78,17 @@ impl Header {
         header
     }
 
+    /// Whether a power loss may have left these bytes, which are no header: the beginning of one, then zeros.
+    #[must_use]
+    pub fn is_torn(bytes: &[u8]) -> bool {
+        let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        let mut start = [0; 12];
+        start[..8].copy_from_slice(&HEADER_MAGIC);
+        start[8..].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let known = written.min(start.len());
+        written < HEADER_BYTES && bytes[..known] == start[..known]
+    }
+
     /// # Errors
     /// [`HeaderFlaw`]. The version is looked at before the checksum, because a later one may be laid out differently.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderFlaw> {
@@ -106,6 +117,8 @@ impl Header {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     pub base_offset: u64,
+    /// Everything below this offset was durable when the frame was written: what recovery tells damage by.
+    pub durable_end: u64,
     pub time_ms: i64,
     pub key: Bytes,
     pub values: Vec<Bytes>,
@@ -145,14 +158,16 @@ impl FrameBuffer {
         self.bytes.len()
     }
 
-    /// Encodes `batch` at `base_offset` for the segment with this salt. The caller has checked the batch's bounds.
-    pub fn push(&mut self, salt: u32, base_offset: u64, batch: &Batch) {
+    /// Encodes `batch` at `base_offset` for the segment with this salt. `durable_end` is how far the topic is durable
+    /// now, or less. The caller has checked the batch's bounds.
+    pub fn push(&mut self, salt: u32, base_offset: u64, durable_end: u64, batch: &Batch) {
         let bytes = &mut self.bytes;
         let start = bytes.len();
         self.places.push((base_offset, start as u64));
         bytes.extend_from_slice(&FRAME_MARKER);
         bytes.extend_from_slice(&[0; 8]);
         bytes.extend_from_slice(&base_offset.to_le_bytes());
+        bytes.extend_from_slice(&durable_end.to_le_bytes());
         bytes.extend_from_slice(&batch.time_ms.to_le_bytes());
         bytes.extend_from_slice(&len_u32(batch.values.len()));
         bytes.extend_from_slice(&len_u32(batch.key.len()));
@@ -203,8 +218,8 @@ pub fn decode_frame(bytes: &Bytes, salt: u32) -> Result<Frame, Flaw> {
     if u32_at(bytes, 8) != crc(salt, &[&bytes[4..8], &bytes[PREFIX_BYTES..]]) {
         return Err(Flaw::Checksum);
     }
-    let count = u32_at(bytes, PREFIX_BYTES + 16) as usize;
-    let key_len = u32_at(bytes, PREFIX_BYTES + 20) as usize;
+    let count = u32_at(bytes, PREFIX_BYTES + 24) as usize;
+    let key_len = u32_at(bytes, PREFIX_BYTES + 28) as usize;
     let lengths_at = PREFIX_BYTES + FIXED_BYTES;
     let key_at = lengths_at + 4 * count;
     if count == 0 || count > MAX_BATCH_RECORDS || key_at + key_len > bytes.len() {
@@ -225,20 +240,29 @@ pub fn decode_frame(bytes: &Bytes, salt: u32) -> Result<Frame, Flaw> {
     }
     Ok(Frame {
         base_offset: u64_at(bytes, PREFIX_BYTES),
-        time_ms: u64_at(bytes, PREFIX_BYTES + 8).cast_signed(),
+        durable_end: u64_at(bytes, PREFIX_BYTES + 8),
+        time_ms: u64_at(bytes, PREFIX_BYTES + 16).cast_signed(),
         key: bytes.slice(key_at..key_at + key_len),
         values,
     })
 }
 
-/// The first place in `bytes` where a whole frame with an offset of at least `expected` begins.
-pub fn find_whole_frame(bytes: &Bytes, salt: u32, expected: u64) -> Option<usize> {
-    let starts = bytes.windows(FRAME_MARKER.len()).enumerate().filter(|(_, window)| *window == FRAME_MARKER);
-    starts.map(|(at, _)| at).find(|&at| match frame_len(&bytes[at..]) {
-        Ok(Some(len)) if at + len <= bytes.len() => {
-            decode_frame(&bytes.slice(at..at + len), salt).is_ok_and(|frame| frame.base_offset >= expected)
+/// All whole frames anywhere in `bytes`, in order, whatever lies between them.
+pub fn whole_frames(bytes: &Bytes, salt: u32) -> impl Iterator<Item = Frame> + use<> {
+    let (bytes, mut at) = (bytes.clone(), 0);
+    std::iter::from_fn(move || {
+        loop {
+            let rest = &bytes[at..];
+            at += rest.windows(FRAME_MARKER.len()).position(|window| window == FRAME_MARKER)?;
+            if let Ok(Some(len)) = frame_len(&bytes[at..])
+                && at + len <= bytes.len()
+                && let Ok(frame) = decode_frame(&bytes.slice(at..at + len), salt)
+            {
+                at += len;
+                return Some(frame);
+            }
+            at += 1;
         }
-        Ok(_) | Err(_) => false,
     })
 }
 

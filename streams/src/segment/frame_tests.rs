@@ -12,7 +12,7 @@ fn batch(key: &[u8], values: &[&[u8]], time_ms: i64) -> Batch {
 
 fn encoded(salt: u32, base_offset: u64, batch: &Batch) -> Bytes {
     let mut frames = FrameBuffer::default();
-    frames.push(salt, base_offset, batch);
+    frames.push(salt, base_offset, base_offset / 2, batch);
     Bytes::from(frames.bytes)
 }
 
@@ -28,7 +28,7 @@ fn the_released_format_stays_readable() {
     assert_eq!(Header::decode(&header.encode()), Ok(header.clone()));
     assert_eq!(Footer::decode(&footer.encode(header.salt), header.salt), Some(footer));
     let read = decode_frame(&frame, header.salt).unwrap();
-    assert_eq!((read.base_offset, read.end_offset(), read.time_ms), (4711, 4713, -2));
+    assert_eq!((read.base_offset, read.durable_end, read.end_offset(), read.time_ms), (4711, 2355, 4713, -2));
 }
 
 #[test]
@@ -46,6 +46,37 @@ fn a_header_says_why_it_is_none() {
 }
 
 #[test]
+fn a_header_cut_short_by_a_power_loss_is_told_from_a_damaged_one() {
+    let header = Header { topic: "usage".to_owned(), partition: 0, base_offset: 1, salt: 0x0102_0304 }.encode();
+    for written in 0..HEADER_BYTES {
+        let mut torn = header;
+        torn[written..].fill(0);
+        assert!(Header::is_torn(&torn), "{written}");
+    }
+    assert!(!Header::is_torn(&header));
+    let mut newer = [0; HEADER_BYTES];
+    newer[..12].copy_from_slice(b"WEIRSEG\n\x02\0\0\0");
+    assert!(!Header::is_torn(&newer));
+    let mut foreign = [0; HEADER_BYTES];
+    foreign[..6].copy_from_slice(b"hello\n");
+    assert!(!Header::is_torn(&foreign));
+}
+
+#[test]
+fn whole_frames_are_found_between_what_is_not_whole() {
+    let frames: Vec<Bytes> = (0..4).map(|n| encoded(1, n, &batch(b"k", &[b"value"], 0))).collect();
+    let mut bytes = b"\xF7WF".to_vec();
+    bytes.extend_from_slice(&frames[0]);
+    bytes.extend_from_slice(&frames[1][..frames[1].len() - 1]);
+    bytes.extend_from_slice(&frames[2]);
+    bytes.extend_from_slice(&[0; 100]);
+    bytes.extend_from_slice(&frames[3]);
+    bytes.extend_from_slice(b"\xF7WFR");
+    let found: Vec<u64> = whole_frames(&Bytes::from(bytes), 1).map(|frame| frame.base_offset).collect();
+    assert_eq!(found, [0, 2, 3]);
+}
+
+#[test]
 fn every_topic_fits_into_the_header() {
     for topic in Topic::ALL {
         let header = Header { topic: topic.suffix().to_owned(), partition: 0, base_offset: 0, salt: 0 };
@@ -57,9 +88,9 @@ fn every_topic_fits_into_the_header() {
 fn a_frame_inside_a_payload_is_no_frame() {
     let inner = encoded(1, 100, &batch(b"k", &[b"forged"], 0));
     let outer = encoded(2, 5, &batch(b"k", &[&inner], 0));
-    assert_eq!(find_whole_frame(&outer.slice(1..), 2, 5), None, "another salt");
+    assert_eq!(whole_frames(&outer.slice(1..), 2).next(), None, "another salt");
     let same_salt = encoded(1, 5, &batch(b"k", &[&inner], 0));
-    assert!(find_whole_frame(&same_salt.slice(1..), 1, 5).is_some(), "the salt is what makes the difference");
+    assert!(whole_frames(&same_salt.slice(1..), 1).next().is_some(), "the salt is what makes the difference");
 }
 
 prop_compose! {
@@ -76,7 +107,7 @@ proptest! {
     #[test]
     fn what_goes_in_comes_out(batch in any_batch(), salt in any::<u32>(), base in 0..u64::MAX / 2) {
         let frame = decode_frame(&encoded(salt, base, &batch), salt).unwrap();
-        prop_assert_eq!(frame.base_offset, base);
+        prop_assert_eq!((frame.base_offset, frame.durable_end), (base, base / 2));
         prop_assert_eq!((frame.time_ms, frame.key, frame.values), (batch.time_ms, batch.key, batch.values));
     }
 
@@ -93,7 +124,7 @@ proptest! {
         let bytes = encoded(3, 9, &batch);
         let part = bytes.slice(..cut.index(bytes.len()));
         prop_assert!(decode_frame(&part, 3).is_err());
-        prop_assert_eq!(find_whole_frame(&part, 3, 0), None);
+        prop_assert_eq!(whole_frames(&part, 3).next(), None);
     }
 
     #[test]

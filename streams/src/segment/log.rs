@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use super::disk::{Disk, SystemDisk};
 use super::lock::FolderLock;
+use super::mark::{MarkFile, Marks};
 use super::recover::{self, OpenError};
 use super::syncer::{Pace, SyncQueue, SyncQueues, Syncer};
 use super::tail::Wanted;
@@ -30,6 +31,7 @@ use crate::contract::{
     AppendError, Batch, CloseCause, Closed, EventLog, Health, Limits, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Offsets,
     Placed, Position, ReadError, StoredRecord, Visibility,
 };
+use crate::metrics::LogMetrics;
 use crate::topics::{Retention, Topic, Topics};
 
 /// How an embedded log is opened.
@@ -50,6 +52,7 @@ pub struct SegmentOptions {
     /// thread is woken for each; a log at rest writes at once.
     pub drain_gap: Duration,
     pub disk: Arc<dyn Disk>,
+    pub metrics: LogMetrics,
 }
 
 impl SegmentOptions {
@@ -62,6 +65,7 @@ impl SegmentOptions {
             queue_bytes: 64 * 1024 * 1024,
             drain_gap: Duration::from_micros(100),
             disk: Arc::new(SystemDisk),
+            metrics: LogMetrics::default(),
         }
     }
 }
@@ -72,7 +76,7 @@ pub struct TopicFound {
     pub topic: Topic,
     pub start_offset: u64,
     pub end_offset: u64,
-    /// Of the torn tail. Zero after an orderly stop and after most kills.
+    /// Of the tail that was never durable. Zero after an orderly stop and after most kills.
     pub cut_bytes: u64,
 }
 
@@ -98,6 +102,7 @@ pub(super) struct Shared {
     pub topics: Vec<TopicLog>,
     pub queue: Queue,
     pub sync: SyncQueues,
+    pub mark: MarkFile,
 }
 
 impl SegmentLog {
@@ -112,22 +117,26 @@ impl SegmentLog {
         let folder = options.folder.clone();
         std::fs::create_dir_all(&folder).map_err(io("create", folder.display().to_string()))?;
         let lock = FolderLock::take(&folder)?;
+        let marks = Marks::read(&folder).map_err(io("read the durable mark in", folder.display().to_string()))?;
         let (mut topics, mut writers, mut found) = (Vec::new(), Vec::new(), Vec::new());
         for topic in Topic::ALL {
             let topic_folder = folder.join(topic.suffix());
-            let recovered = recover::recover(options.disk.as_ref(), &topic_folder, topic)?;
+            let recovered = recover::recover(options.disk.as_ref(), &topic_folder, topic, marks.of(topic))?;
             let (start_offset, end_offset, cut_bytes) =
                 (recovered.start_offset, recovered.end_offset, recovered.cut_bytes);
             if cut_bytes > 0 {
-                tracing::warn!(%topic, cut_bytes, end_offset, "torn tail cut");
+                tracing::warn!(%topic, cut_bytes, end_offset, "unsynced tail cut");
             }
             found.push(TopicFound { topic, start_offset, end_offset, cut_bytes });
             topics.push(TopicLog::new(topic, topic_folder, &recovered, options.tail_bytes));
             writers.push(recovered.active);
         }
-        recover::sync_folder(&folder)?;
+        let ends = found.iter().map(|found: &TopicFound| found.end_offset);
+        let mark =
+            MarkFile::replace(&folder, ends).map_err(io("write the durable mark in", folder.display().to_string()))?;
+        recover::sync_folder(options.disk.as_ref(), &folder)?;
         let queue = Queue::new(topics.iter().map(|topic| topic.progress.written()), options.queue_bytes);
-        let shared = Arc::new(Shared { options, table, topics, queue, sync: SyncQueues::default() });
+        let shared = Arc::new(Shared { options, table, topics, queue, sync: SyncQueues::default(), mark });
         let writer = Writer::new(Arc::clone(&shared), writers);
         let eager = Syncer::new(Arc::clone(&shared), Pace::Eager);
         let paced = Syncer::new(Arc::clone(&shared), Pace::Paced);
@@ -253,7 +262,12 @@ impl EventLog for SegmentLog {
             return Ok(Vec::new());
         }
         let mut wanted = Wanted::new(at.offset, visible, limits);
-        let Some(from_file) = topic.read_tail(&mut wanted)? else { return Ok(wanted.records) };
+        let metrics = &self.shared.options.metrics;
+        let Some(from_file) = topic.read_tail(&mut wanted)? else {
+            metrics.tail_reads.inc();
+            return Ok(wanted.records);
+        };
+        metrics.file_reads.inc();
         let blocking = tokio::task::spawn_blocking(move || {
             from_file.run(at.topic, &mut wanted)?;
             Ok(wanted.records)
@@ -308,3 +322,15 @@ impl EventLog for SegmentLog {
 #[cfg(test)]
 #[path = "log_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "power_tests.rs"]
+mod power_tests;
+
+#[cfg(test)]
+#[path = "process_tests.rs"]
+mod process_tests;
+
+#[cfg(test)]
+#[path = "growth_tests.rs"]
+mod growth_tests;

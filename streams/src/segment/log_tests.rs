@@ -286,10 +286,40 @@ async fn the_segment_that_carries_the_next_offset_never_goes() {
     // As after a kill between the footer of a segment and the creation of the next.
     let active = folder.path().join("usage").join(format!("{:020}.seg", 4));
     fs::remove_file(active).unwrap();
+    let error = SegmentLog::open(small(folder.path())).unwrap_err();
+    assert!(matches!(error, OpenError::Shorter { end: 4, durable: 5, .. }), "{error}");
+    fs::remove_file(folder.path().join("durable")).unwrap();
     let log = SegmentLog::open(small(folder.path())).unwrap();
     assert_eq!(log.expire(Topic::Usage, i64::MAX, u64::MAX).unwrap(), 3);
     drop(log);
     assert_eq!(SegmentLog::open(small(folder.path())).unwrap().found()[Topic::Usage.index()].end_offset, 4);
+}
+
+#[tokio::test]
+async fn a_scrape_shows_what_the_log_did() {
+    let (folder, metrics) = (tempfile::tempdir().unwrap(), weir_runtime::metrics::Metrics::new());
+    let options = SegmentOptions { metrics: LogMetrics::declare(&metrics), ..SegmentOptions::new(folder.path()) };
+    let log = SegmentLog::open(options.clone()).unwrap();
+    for n in 0..3 {
+        log.append(batch(n)).durable().await.unwrap();
+    }
+    log.read(at(0), Limits::default(), Visibility::Durable).await.unwrap();
+    log.close().await;
+    let bytes = fs::metadata(folder.path().join("reservations/00000000000000000000.seg")).unwrap().len() - 64;
+    let log = SegmentLog::open(options).unwrap();
+    log.read(at(0), Limits::default(), Visibility::Durable).await.unwrap();
+    let scrape = metrics.encode();
+    let expected = [
+        "weir_streams_appends_total 3",
+        &format!("weir_streams_append_bytes_total {bytes}"),
+        "weir_streams_drains_total 3",
+        "weir_streams_sync_seconds_count 3",
+        "weir_streams_tail_reads_total 1",
+        "weir_streams_file_reads_total 1",
+    ];
+    for line in expected {
+        assert!(scrape.lines().any(|found| found == line), "{line} in {scrape}");
+    }
 }
 
 /// Not asserted: machines are shared. Printed with `--nocapture`; measure with `--release`.

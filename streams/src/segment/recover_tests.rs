@@ -8,6 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::contract::{Batch, EventLog, Limits, Position, ReadError, StoredRecord, Visibility};
 use crate::segment::file::segment_path;
+use crate::segment::folder::read_folder;
+use crate::segment::frame::Frame;
+use crate::segment::mark::mark_path;
 use crate::segment::{SegmentLog, SegmentOptions};
 
 const TOPIC: Topic = Topic::Reservations;
@@ -22,6 +25,11 @@ async fn written(batches: u64, segment_bytes: u64) -> tempfile::TempDir {
     }
     log.close().await;
     folder
+}
+
+/// As if the power had been lost while the log was written: the mark on the disk is older than what was synced.
+fn forget_mark(folder: &Path) {
+    fs::remove_file(mark_path(folder)).unwrap();
 }
 
 fn options(folder: &Path, segment_bytes: u64) -> SegmentOptions {
@@ -63,8 +71,19 @@ async fn a_tail_torn_at_any_byte_is_cut_to_the_last_whole_frame() {
     let starts = frame_starts(&segment);
     let (last_start, len) = (starts[5], starts[6]);
     assert_eq!(len, whole.len() as u64);
+    for cut in last_start..len {
+        fs::write(&segment, &whole[..usize::try_from(cut).unwrap()]).unwrap();
+        let error = SegmentLog::open(options(folder.path(), 1 << 20)).unwrap_err();
+        let names_the_place = match &error {
+            OpenError::Damaged { byte, .. } => *byte == last_start && cut > last_start,
+            OpenError::Shorter { end, durable, .. } => (*end, *durable, cut) == (9, 12, last_start),
+            _ => false,
+        };
+        assert!(names_the_place, "it was durable, cut at {cut}: {error}");
+    }
     for cut in last_start..=len {
         fs::write(&segment, &whole[..usize::try_from(cut).unwrap()]).unwrap();
+        forget_mark(folder.path());
         let log = SegmentLog::open(options(folder.path(), 1 << 20)).unwrap();
         let found = log.found()[0];
         let (expected_end, expected_cut) = if cut == len { (12, 0) } else { (9, cut - last_start) };
@@ -117,6 +136,9 @@ async fn a_segment_whose_creation_was_interrupted_is_made_again() {
         let last = segments(folder.path()).pop().unwrap();
         let base = base_offset_of(&last).unwrap();
         fs::write(&last, &content).unwrap();
+        let error = SegmentLog::open(options(folder.path(), 200)).unwrap_err();
+        assert!(matches!(error, OpenError::Damaged { byte: 0, flaw: Flaw::Header, .. }), "it was durable: {error}");
+        forget_mark(folder.path());
         let log = SegmentLog::open(options(folder.path(), 200)).unwrap();
         assert_eq!((log.found()[0].end_offset, log.found()[0].cut_bytes), (base, content.len() as u64));
         assert_eq!(read_all(&log).await.unwrap().len() as u64, base);
@@ -144,7 +166,7 @@ async fn a_folder_that_is_not_whole_or_not_ours_is_refused() {
     let first = &segments(folder.path())[0];
     let len = usize::try_from(fs::metadata(first).unwrap().len()).unwrap();
     change(first, len - 1, b'X');
-    assert!(matches!(refused(folder.path()), OpenError::Damaged { flaw: Flaw::Footer, .. }));
+    assert!(matches!(refused(folder.path()), OpenError::Damaged { byte, .. } if byte < len as u64));
 
     let folder = written(2, 200).await;
     let first = &segments(folder.path())[0];
@@ -164,6 +186,8 @@ async fn a_folder_that_is_not_whole_or_not_ours_is_refused() {
 
     let folder = written(2, 200).await;
     fs::rename(folder.path().join(TOPIC.suffix()), folder.path().join("usage")).unwrap();
+    assert!(matches!(refused(folder.path()), OpenError::Shorter { end: 0, .. }));
+    forget_mark(folder.path());
     assert!(matches!(refused(folder.path()), OpenError::WrongTopic { found, .. } if found == "reservations"));
 
     let folder = written(2, 200).await;

@@ -135,6 +135,10 @@ impl Syncer {
                 }
             }
         }
+        // After an orderly stop the mark is exact even if the power is lost later.
+        if let Err(error) = self.shared.mark.sync() {
+            tracing::warn!(%error, "the durable mark could not be synced");
+        }
     }
 
     /// The topics to sync now, in order; `None` at the end.
@@ -167,11 +171,14 @@ impl Syncer {
 
     fn sync(&mut self, topic: Topic, dirty: &Dirty) {
         let log = self.shared.topic(topic);
+        let began = Instant::now();
         let result = self.sync_all(dirty);
         self.last_sync[topic.index()] = Some(Instant::now());
+        self.shared.options.metrics.sync_seconds.observe(began.elapsed().as_secs_f64());
         match result {
             Ok(()) => {
                 if let Some(until) = dirty.until {
+                    self.mark(topic, until, !dirty.folders.is_empty());
                     log.progress.advance(Stage::Durable, until);
                 }
             }
@@ -189,6 +196,18 @@ impl Syncer {
         for file in &dirty.files {
             self.shared.options.disk.sync(file)?;
         }
-        dirty.folders.iter().try_for_each(|folder| File::open(folder)?.sync_all())
+        dirty.folders.iter().try_for_each(|folder| self.shared.options.disk.sync_folder(folder))
+    }
+
+    /// Notes how far the topic is durable, before anybody is told. The note itself is synced once per segment, which
+    /// bounds how much a start after a power loss has to check.
+    fn mark(&self, topic: Topic, until: u64, syncs: bool) {
+        let mark = &self.shared.mark;
+        let result = mark.set(topic, until).and_then(|()| if syncs { mark.sync() } else { Ok(()) });
+        if let Err(error) = result {
+            // The records are durable all the same. But a disk that fails here is about to fail them too.
+            tracing::error!(%topic, %error, "event log closed after a failed write of the durable mark");
+            self.shared.queue.fail(close_reason("mark in", self.shared.options.folder.display(), &error));
+        }
     }
 }

@@ -149,6 +149,7 @@ impl Writer {
             if let Err(closed) = self.shared.queue.next(&mut drain) {
                 break (closed, None);
             }
+            self.shared.options.metrics.drains.inc();
             if let Err(failed) = self.write(&mut drain) {
                 let closed = failed.closed(self.shared.topic(failed.topic).folder.display());
                 tracing::error!(topic = %failed.topic, error = %failed.source, "event log closed after a failed write");
@@ -179,7 +180,7 @@ impl Writer {
             let topic = batch.topic;
             let salt = self.segment_for(topic, offset)?;
             let slot = &mut self.slots[topic.index()];
-            slot.frames.push(salt, offset, &batch);
+            slot.frames.push(salt, offset, self.shared.topic(topic).progress.durable(), &batch);
             slot.batches.push((offset, batch));
             if slot.frames.len() >= PIECE_BYTES {
                 self.flush(topic)?;
@@ -232,10 +233,12 @@ impl Writer {
     fn flush(&mut self, topic: Topic) -> Result<(), Failed> {
         let slot = &mut self.slots[topic.index()];
         let Some(segment) = slot.segment.as_mut().filter(|_| !slot.frames.is_empty()) else { return Ok(()) };
-        let until = slot.frames.end_offset;
+        let (until, metrics) = (slot.frames.end_offset, &self.shared.options.metrics);
         segment
             .append(self.shared.options.disk.as_ref(), &slot.frames)
             .map_err(|error| Failed::of(topic, error, until))?;
+        metrics.appends.inc_by(slot.batches.len() as u64);
+        metrics.append_bytes.inc_by(slot.frames.len() as u64);
         let log = self.shared.topic(topic);
         log.published(segment, slot.batches.drain(..));
         log.progress.advance(Stage::Written, until);
