@@ -12,6 +12,7 @@ pub mod answer;
 pub mod editor;
 pub mod response;
 pub mod stream;
+mod texts;
 pub mod usage;
 
 pub use answer::{AnswerFacts, InBandError};

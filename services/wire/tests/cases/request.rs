@@ -193,3 +193,11 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn o20_the_tier_fast_is_priced_as_priority_and_sent_as_it_is() {
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"x"}],"service_tier":"fast"}"#;
+    let request = parse(body).unwrap();
+    assert_eq!(request.facts().service_tier.as_deref(), Some("priority"));
+    assert_eq!(request.body(), body);
+}

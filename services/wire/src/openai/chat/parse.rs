@@ -152,7 +152,7 @@ impl<'l> Parser<'l> {
                 let choices = integer(cursor, name, 1, u64::from(MAX_CHOICES))?.unwrap_or(1);
                 self.facts.choices = u32::try_from(choices).unwrap_or(MAX_CHOICES);
             }
-            Field::ServiceTier => self.facts.service_tier = self.name(cursor, name)?,
+            Field::ServiceTier => self.facts.service_tier = self.name(cursor, name)?.map(priced_tier),
             Field::Tools | Field::Functions => self.tools(cursor, name, kind, field == Field::Functions)?,
             Field::ToolChoice => self.facts.has_tool_choice = !cursor.skip()?.is_null(),
             Field::ResponseFormat => self.response_format(cursor, kind)?,
@@ -460,4 +460,9 @@ fn integer(cursor: &mut Cursor<'_>, field: &'static str, least: u64, most: u64) 
             Err(Refusal::invalid(field, message).at(value.span.start))
         }
     }
+}
+
+/// The tier under which prices know it: `fast` and `priority` are one tier, and answers say `priority`.
+fn priced_tier(tier: String) -> String {
+    if tier == "fast" { "priority".to_owned() } else { tier }
 }

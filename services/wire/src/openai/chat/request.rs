@@ -102,6 +102,7 @@ pub struct ChatFacts {
     pub cap_tokens: Option<u64>,
     /// Choices; at least 1.
     pub choices: u32,
+    /// Under the name that prices and answers use; the bytes keep the client's word.
     pub service_tier: Option<String>,
     pub tools: Vec<Tool>,
     pub has_tool_choice: bool,
