@@ -21,9 +21,12 @@ mkdir -p "$demo"
 data=$demo/data
 
 echo "== weir up, with a stub provider, on free ports"
-"$weir" up --with-stub --data "$data" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --json \
+# A process group of its own: Ctrl-C reaches this script alone, which then asks weir to stop, once.
+set -m
+"$weir" up --with-stub --stub-script deploy/dev/stub.toml --data "$data" --listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 --json \
     >"$demo/up.json" 2>"$demo/weir.log" &
 weir_pid=$!
+set +m
 
 stop() {
     trap - EXIT INT TERM

@@ -36,12 +36,17 @@ pub struct TopicFiles {
 
 impl TopicFiles {
     /// # Errors
-    /// When the folder cannot be listed.
+    /// When the folder is there and cannot be listed.
     pub fn list(log_folder: &Path, topic: Topic) -> Result<Self, RecordsError> {
         let folder = log_folder.join(topic.suffix());
         let unreadable = |source| RecordsError::Unreadable { path: folder.clone(), source };
         let mut segments = Vec::new();
-        for entry in std::fs::read_dir(&folder).map_err(unreadable)? {
+        let entries = match std::fs::read_dir(&folder) {
+            // Made with the first record.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self { segments }),
+            entries => entries.map_err(unreadable)?,
+        };
+        for entry in entries {
             let path = entry.map_err(unreadable)?.path();
             segments.extend(base_offset_of(&path).map(|base| (base, path)));
         }

@@ -12,6 +12,8 @@
 mod admission;
 mod consumers;
 mod edges;
+#[cfg(feature = "failpoints")]
+mod failing_disk;
 mod operators;
 mod policy;
 mod prices;
@@ -27,8 +29,10 @@ use arc_swap::ArcSwap;
 use thiserror::Error;
 
 use weir_control::{Control, ControlError, SnapshotSource, VirtualKey};
+use weir_domain::policy::Snapshot;
+use weir_gateway::Pepper;
 use weir_ledger::contract::LedgerError;
-use weir_ledger::start::StartError as FoldError;
+use weir_ledger::start::{StartError as FoldError, Started};
 use weir_providers::Upstream;
 use weir_quota::MemoryQuota;
 use weir_runtime::clock::{SharedClock, SystemClock};
@@ -143,6 +147,61 @@ struct Owners {
     operators: Tasks,
 }
 
+/// What must stand before anything runs, in the order in which it can fail.
+struct Ground {
+    data: DataFolder,
+    edges: Edges,
+    addresses: Addresses,
+    pepper: Pepper,
+    upstream: Upstream,
+    stub: Option<Stub>,
+    control: Arc<Control>,
+    first_key: Option<VirtualKey>,
+    storage: Storage,
+    folded: Started,
+}
+
+impl Ground {
+    async fn lay(
+        config: &Config,
+        catalog: &CatalogSource,
+        stub: Option<StubOptions>,
+        clock: &SharedClock,
+        entropy: &SharedEntropy,
+    ) -> Result<Self, StartError> {
+        let data = DataFolder::prepare(&config.process.data)?;
+        let log = storage::open_log(config, &data)?;
+        let edges = Edges::bind(config)?;
+        let tls = weir_runtime::tls::client_config(config.upstream.ca_file.as_deref())?;
+        let upstream = Upstream::new(&tls, config.upstream.options());
+        let secrets = policy::secrets(&config.secrets, &data, entropy.as_ref())?;
+        let pepper = secrets.gateway_pepper()?;
+        let stub = stub.map(Stub::start).transpose()?;
+        let control = policy::open_control(&data, &secrets, clock, entropy)?;
+        let first_key = policy::bring_catalog(&control, catalog, stub.as_ref(), &data, entropy.as_ref())?;
+        let (storage, folded) = storage::open(config, &data, log).await?;
+        let addresses = edges.addresses(stub.as_ref())?;
+        tell(&data, &addresses)?;
+        Ok(Self { data, edges, addresses, pepper, upstream, stub, control, first_key, storage, folded })
+    }
+}
+
+/// What the parts of a process share.
+#[derive(Clone, Copy)]
+struct Running<'a> {
+    config: &'a Config,
+    data: &'a DataFolder,
+    storage: &'a Storage,
+    control: &'a Arc<Control>,
+    quota: &'a Arc<MemoryQuota>,
+    snapshot: &'a Arc<ArcSwap<Snapshot>>,
+    health: &'a Health,
+    metrics: &'a Metrics,
+    clock: &'a SharedClock,
+    entropy: &'a SharedEntropy,
+    owners: &'a Owners,
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stopped {
@@ -164,72 +223,31 @@ impl Weir {
     /// [`StartError`].
     pub async fn start(start: Start) -> Result<Self, StartError> {
         let Start { config, catalog, stub, clock, entropy } = start;
-        let data = DataFolder::prepare(&config.process.data)?;
-        let log = storage::open_log(&config, &data)?;
-        let edges = Edges::bind(&config)?;
-        let tls = weir_runtime::tls::client_config(config.upstream.ca_file.as_deref())?;
-        let upstream = Upstream::new(&tls, config.upstream.options());
-        let secrets = policy::secrets(&config.secrets, &data, entropy.as_ref())?;
-        let pepper = secrets.gateway_pepper()?;
-        let stub = stub.map(Stub::start).transpose()?;
-        let control = policy::open_control(&data, &secrets, &clock, &entropy)?;
-        let first_key = policy::bring_catalog(&control, &catalog, stub.as_ref(), &data, entropy.as_ref())?;
-        let (storage, folded) = storage::open(&config, &data, log).await?;
-        let addresses = edges.addresses(stub.as_ref())?;
-        tell(&data, &addresses)?;
-
+        let ground = Ground::lay(&config, &catalog, stub, &clock, &entropy).await?;
+        let Ground { data, edges, addresses, pepper, upstream, stub, control, first_key, storage, folded } = ground;
         let (health, metrics, owners) = (Health::new(), Metrics::new(), Owners::default());
         health.expect(conditions::ALL);
         let quota = Arc::new(MemoryQuota::new(Arc::clone(&clock), config.quota.book()));
         quota.open(folded.books_at_end, crate::config::ms(config.gateway.lease));
         let snapshot = Arc::new(ArcSwap::new(control.current()));
-        let consumers = Consumers::start(&consumers::Parts {
-            config: &config,
-            storage: &storage,
-            builder: storage.builder(&config, folded.at_builder, &clock),
-            quota: &quota,
-            control: &control,
-            snapshot: &snapshot,
-            clock: &clock,
-            metrics: &metrics,
-            tasks: &owners.beside,
-        });
-        upkeep::follow_snapshots(&control, &snapshot, &owners.beside);
-        let watched = upkeep::Watched {
-            storage: &storage,
-            consumers: &consumers,
-            quota: &quota,
-            snapshot: &snapshot,
-            health: &health,
-            metrics: &metrics,
-            clock: &clock,
-        };
-        upkeep::watch(watched, &owners.beside).await;
-        let gateway = admission::gateway(admission::Parts {
-            config: &config,
-            pepper,
-            upstream,
-            clock: &clock,
-            entropy: &entropy,
-            tasks: &owners.requests,
-            health: &health,
-            metrics: &metrics,
-            snapshot: &snapshot,
-            quota: &quota,
-            log: storage.log(),
-        });
-        let operators = operators::Parts {
+        let builder = storage.builder(&config, folded.at_builder, &clock);
+        let running = Running {
             config: &config,
             data: &data,
             storage: &storage,
             control: &control,
             quota: &quota,
+            snapshot: &snapshot,
             health: &health,
+            metrics: &metrics,
             clock: &clock,
             entropy: &entropy,
-            tasks: &owners.operators,
+            owners: &owners,
         };
-        edges.serve(gateway, &owners.requests, &operators);
+        let consumers = Consumers::start(&running, builder);
+        upkeep::start(&running, &consumers).await;
+        let gateway = admission::gateway(&running, pepper, upstream);
+        edges.serve(gateway, &running);
         tracing::info!(gateway = addresses.gateway_url, admin = addresses.admin_url, "weir is up");
         Ok(Self {
             addresses,

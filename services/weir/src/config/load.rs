@@ -1,6 +1,6 @@
 //! From file and environment to a [`Config`], with errors that name place, field and fix.
 //!
-//! Text from a file never appears in an error: it may be a secret that was written where a reference belongs.
+//! What stands where a reference to a secret belongs is never repeated: it may be the secret itself.
 
 use std::fmt;
 use std::io;
@@ -213,17 +213,32 @@ fn fits(section: &str, field: &str, value: &Value) -> Result<(), String> {
 /// Splits what the parser says into what is wrong and what to write.
 fn explain(place: String, field: String, message: &str) -> ConfigProblem {
     let message = message.trim_end();
+    let parts = |problem: &str, fix: &str| (problem.to_owned(), format!("write {fix}"));
     let (problem, fix) = match message.split_once(", expected ") {
-        Some((problem, expected)) if problem.starts_with("unknown ") => {
-            (problem.to_owned(), format!("write {expected}"))
+        Some((problem, expected)) if problem.starts_with("unknown ") => parts(problem, expected),
+        Some((problem, expected)) if problem.starts_with("invalid ") => {
+            parts("it has the wrong type", in_words(expected))
         }
-        Some((_, expected)) if message.starts_with("invalid type") || message.starts_with("invalid value") => {
-            ("it has the wrong type".to_owned(), format!("write {expected}"))
-        }
-        Some(_) | None => match message.split_once(": write ").or_else(|| message.split_once("; write ")) {
-            Some((problem, fix)) => (problem.to_owned(), format!("write {fix}")),
+        Some(_) | None => match message.split_once("; write ").or_else(|| message.split_once(": write ")) {
+            Some((problem, fix)) => parts(problem, fix),
+            None if message == "invalid socket address syntax" => {
+                parts("it is no address with a port", "for example \"127.0.0.1:8080\"")
+            }
             None => (message.to_owned(), String::new()),
         },
     };
     ConfigProblem { place, field, problem, fix }
 }
+
+/// What the parser calls by the names of Rust.
+fn in_words(expected: &str) -> &str {
+    match expected {
+        "usize" | "u32" | "u64" | "i64" => "a whole number",
+        _ if expected.starts_with("struct ") => "a table of fields",
+        _ => expected,
+    }
+}
+
+#[cfg(test)]
+#[path = "load_tests.rs"]
+mod tests;

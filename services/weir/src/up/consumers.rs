@@ -11,40 +11,23 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::Instant;
 
-use weir_control::Control;
 use weir_domain::ids::{Region, TenantId};
 use weir_domain::policy::Snapshot;
 use weir_domain::reconcile::CeilingPolicy;
-use weir_ledger::builder::{self, LedgerBuilder};
-use weir_quota::{MemoryQuota, QuotaStore};
+use weir_ledger::LedgerBuilder;
+use weir_quota::QuotaStore;
 use weir_reconciler::{
     CeilingPolicies, Corrector, Journal, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts, Reports,
     Sweep, corrector, reports,
 };
-use weir_runtime::clock::SharedClock;
-use weir_runtime::metrics::Metrics;
 use weir_runtime::tasks::Tasks;
 use weir_streams::consumer::Effect;
 use weir_streams::{EventLog, Topic};
 
+use super::Running;
 use super::prices::PublishedPrices;
-use super::storage::Storage;
-use crate::config::Config;
 
 pub(super) use follower::{Follower, Pulse};
-
-/// What the consumers are made of.
-pub(super) struct Parts<'a> {
-    pub config: &'a Config,
-    pub storage: &'a Storage,
-    pub builder: Arc<LedgerBuilder>,
-    pub quota: &'a Arc<MemoryQuota>,
-    pub control: &'a Arc<Control>,
-    pub snapshot: &'a Arc<ArcSwap<Snapshot>>,
-    pub clock: &'a SharedClock,
-    pub metrics: &'a Metrics,
-    pub tasks: &'a Tasks,
-}
 
 #[derive(Debug)]
 pub(super) struct Consumers {
@@ -57,21 +40,22 @@ pub(super) struct Consumers {
 }
 
 impl Consumers {
-    pub fn start(parts: &Parts<'_>) -> Self {
-        let (log, periodic) = (parts.storage.log(), Tasks::new());
-        let counted = ReconcilerMetrics::declare(parts.metrics);
-        let reports = parts.reports(&counted);
-        let corrector = Corrector::new(parts.quota(), counted.clone());
+    pub fn start(running: &Running<'_>, builder: Arc<LedgerBuilder>) -> Self {
+        let (log, periodic) = (running.storage.log(), Tasks::new());
+        let counted = ReconcilerMetrics::declare(running.metrics);
+        let reports = reports(running, &counted);
+        let corrector = Corrector::new(quota(running), counted.clone());
         let effects: [(&'static str, Topic, Arc<dyn Effect>); 3] = [
             (reports::CONSUMER, Topic::UsageReports, Arc::clone(&reports) as Arc<dyn Effect>),
-            (builder::CONSUMER, Topic::Reservations, Arc::clone(&parts.builder) as Arc<dyn Effect>),
+            (weir_ledger::CONSUMER, Topic::Reservations, Arc::clone(&builder) as Arc<dyn Effect>),
             (corrector::CONSUMER, Topic::Ledger, Arc::new(corrector)),
         ];
-        let follow = |(name, topic, effect)| Follower::start(name, topic, effect, parts.storage, parts.tasks);
+        let follow =
+            |(name, topic, effect)| Follower::start(name, topic, effect, running.storage, &running.owners.beside);
         let followers = effects.into_iter().map(follow).collect();
         drop(periodic.spawn("parked reports", reports.run(periodic.clone())));
-        drop(periodic.spawn("sweep", Arc::new(parts.sweep(counted)).run(periodic.clone())));
-        Self { followers, builder: Arc::clone(&parts.builder), log, periodic }
+        drop(periodic.spawn("sweep", Arc::new(sweep(running, counted)).run(periodic.clone())));
+        Self { followers, builder, log, periodic }
     }
 
     /// Ends what acts by the clock. A step that began is finished.
@@ -95,53 +79,48 @@ impl Consumers {
     }
 }
 
-impl Parts<'_> {
-    fn quota(&self) -> Arc<dyn QuotaStore> {
-        Arc::clone(self.quota) as Arc<dyn QuotaStore>
-    }
+fn quota(running: &Running<'_>) -> Arc<dyn QuotaStore> {
+    Arc::clone(running.quota) as Arc<dyn QuotaStore>
+}
 
-    fn projection(&self) -> Projection {
-        let patience = self.config.reconciler.projection_patience.duration();
-        Projection::new(self.storage.store(), self.storage.log(), patience)
-    }
+fn projection(running: &Running<'_>) -> Projection {
+    let patience = running.config.reconciler.projection_patience.duration();
+    Projection::new(running.storage.store(), running.storage.log(), patience)
+}
 
-    fn journal(&self) -> Journal {
-        Journal::new(self.storage.log(), Arc::clone(self.clock), Region::new(&self.config.gateway.region))
-    }
+/// The pen of whatever this process says that is no request.
+pub(super) fn journal(running: &Running<'_>) -> Journal {
+    let region = Region::new(&running.config.gateway.region);
+    Journal::new(running.storage.log(), Arc::clone(running.clock), region)
+}
 
-    fn reports(&self, counted: &ReconcilerMetrics) -> Arc<Reports> {
-        let ports = ReportPorts {
-            quota: self.quota(),
-            projection: self.projection(),
-            journal: self.journal(),
-            prices: Arc::new(PublishedPrices::new(self.control, self.snapshot)),
-            index: self.correlations(),
-        };
-        Arc::new(Reports::new(ports, counted.clone(), self.config.reconciler.clone()))
-    }
+fn reports(running: &Running<'_>, counted: &ReconcilerMetrics) -> Arc<Reports> {
+    let ports = ReportPorts {
+        quota: quota(running),
+        projection: projection(running),
+        journal: journal(running),
+        prices: Arc::new(PublishedPrices::new(running.control)),
+        index: correlations(running),
+    };
+    Arc::new(Reports::new(ports, counted.clone(), running.config.reconciler.clone()))
+}
 
-    /// The newest provider ids, followed from the log; one partition here.
-    fn correlations(&self) -> Arc<RecentCorrelations> {
-        let index = Arc::new(RecentCorrelations::default());
-        let (following, log, stopping) = (Arc::clone(&index), self.storage.log(), self.tasks.stopping());
-        drop(self.tasks.spawn("correlations", async move {
-            if let Err(error) = following.follow(log, 0, stopping).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
-            }
-        }));
-        index
-    }
+/// The newest provider ids, followed from the log; one partition here.
+fn correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
+    let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
+    let (following, log, stopping) = (Arc::clone(&index), running.storage.log(), tasks.stopping());
+    drop(tasks.spawn("correlations", async move {
+        if let Err(error) = following.follow(log, 0, stopping).await {
+            tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
+        }
+    }));
+    index
+}
 
-    fn sweep(&self, counted: ReconcilerMetrics) -> Sweep {
-        Sweep::new(
-            self.quota(),
-            self.projection(),
-            self.journal(),
-            Arc::new(SnapshotPolicies(Arc::clone(self.snapshot))),
-            counted,
-            self.config.reconciler.clone(),
-        )
-    }
+fn sweep(running: &Running<'_>, counted: ReconcilerMetrics) -> Sweep {
+    let policies = Arc::new(SnapshotPolicies(Arc::clone(running.snapshot)));
+    let options = running.config.reconciler.clone();
+    Sweep::new(quota(running), projection(running), journal(running), policies, counted, options)
 }
 
 /// What a tenant wants after the ceiling, as the catalog says now.

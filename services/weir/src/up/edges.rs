@@ -8,14 +8,13 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use weir_runtime::listener::{bind, serve};
-use weir_runtime::tasks::Tasks;
 use weir_runtime::tls;
 use weir_stub::Stub;
 
 use weir_gateway::Gateway;
 
-use super::operators::{self, serve_admin};
-use super::{Addresses, StartError};
+use super::operators::serve_admin;
+use super::{Addresses, Running, StartError};
 use crate::config::Config;
 
 #[derive(Debug)]
@@ -48,9 +47,10 @@ impl Edges {
         })
     }
 
-    pub fn serve(self, gateway: Gateway, requests: &Tasks, operators: &operators::Parts<'_>) {
-        serve_admin(self.admin, operators);
-        drop(serve(self.gateway, self.tls, operators.config.listener.clone(), gateway, requests));
+    pub fn serve(self, gateway: Gateway, running: &Running<'_>) {
+        serve_admin(self.admin, running);
+        let options = running.config.listener.clone();
+        drop(serve(self.gateway, self.tls, options, gateway, &running.owners.requests));
     }
 }
 

@@ -1,14 +1,18 @@
 //! Prices for reports that come late: of the book that was locked at admission (I10), not of the one in force.
+//!
+//! The attempt knows the name of its price, so the catalog that is in force is not asked: its deployment may be gone.
+
+#[cfg(test)]
+#[path = "prices_tests.rs"]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use weir_control::Control;
-use weir_domain::ids::{DeploymentId, PriceVersion};
-use weir_domain::policy::Snapshot;
+use weir_domain::ids::PriceVersion;
 use weir_domain::price::{Price, PriceBook};
 use weir_reconciler::Prices;
 
@@ -18,14 +22,12 @@ const MOST_BOOKS: usize = 16;
 #[derive(Debug)]
 pub(super) struct PublishedPrices {
     control: Arc<Control>,
-    /// Knows which price a deployment has; a book knows prices by name.
-    snapshot: Arc<ArcSwap<Snapshot>>,
     books: Mutex<HashMap<PriceVersion, Arc<PriceBook>>>,
 }
 
 impl PublishedPrices {
-    pub fn new(control: &Arc<Control>, snapshot: &Arc<ArcSwap<Snapshot>>) -> Self {
-        Self { control: Arc::clone(control), snapshot: Arc::clone(snapshot), books: Mutex::default() }
+    pub fn new(control: &Arc<Control>) -> Self {
+        Self { control: Arc::clone(control), books: Mutex::default() }
     }
 
     fn book(&self, version: &PriceVersion) -> Option<Arc<PriceBook>> {
@@ -49,11 +51,7 @@ impl PublishedPrices {
 }
 
 impl Prices for PublishedPrices {
-    fn price(&self, version: &PriceVersion, deployment: &DeploymentId, admitted_at_ms: i64) -> Option<Arc<Price>> {
-        let snapshot = self.snapshot.load();
-        let name = &snapshot.deployments.get(deployment)?.price;
-        let book =
-            if snapshot.prices.version() == version { Arc::clone(&snapshot.prices) } else { self.book(version)? };
-        book.price(name, admitted_at_ms).ok().map(Arc::clone)
+    fn price(&self, version: &PriceVersion, name: &str, admitted_at_ms: i64) -> Option<Arc<Price>> {
+        self.book(version)?.price(name, admitted_at_ms).ok().map(Arc::clone)
     }
 }

@@ -8,6 +8,8 @@ use weir_ledger::sqlite::SqliteLedger;
 use weir_ledger::start::{Folded, Started};
 use weir_runtime::clock::SharedClock;
 use weir_streams::EventLog;
+#[cfg(feature = "failpoints")]
+use weir_streams::segment::SegmentOptions;
 use weir_streams::segment::{OpenError, SegmentLog};
 
 use super::StartError;
@@ -22,7 +24,10 @@ pub(super) struct Storage {
 
 /// Takes the folder's lock, so it is the first to be opened: a second process stops here, before it touches anything.
 pub(super) fn open_log(config: &Config, data: &DataFolder) -> Result<Arc<SegmentLog>, OpenError> {
-    let log = SegmentLog::open(config.log.options(data.log()))?;
+    let options = config.log.options(data.log());
+    #[cfg(feature = "failpoints")]
+    let options = SegmentOptions { disk: Arc::new(super::failing_disk::FailingDisk::default()), ..options };
+    let log = SegmentLog::open(options)?;
     for found in log.found().iter().filter(|found| found.end_offset > 0) {
         tracing::info!(topic = %found.topic, end_offset = found.end_offset, cut_bytes = found.cut_bytes, "log opened");
     }

@@ -13,8 +13,9 @@ use weir_runtime::health::Health;
 use weir_runtime::metrics::{EncodeLabelSet, Family, Gauge, Metrics};
 use weir_runtime::tasks::Tasks;
 use weir_streams::consumer::Consumer;
-use weir_streams::{self as streams, EventLog};
+use weir_streams::{self as streams, EventLog, Topic};
 
+use super::Running;
 use super::consumers::{Consumers, Follower, Pulse};
 use super::storage::Storage;
 
@@ -32,8 +33,35 @@ pub mod conditions {
     pub const ALL: &[&str] = &[LOG, LEDGER, QUOTA, CATALOG];
 }
 
+/// Looks at everything once, so that a process that is up is ready; then keeps on until the tasks stop.
+pub(super) async fn start(running: &Running<'_>, consumers: &Consumers) {
+    let watcher = Watcher {
+        log: running.storage.log(),
+        pulses: consumers.followers.iter().map(Follower::pulse).collect(),
+        quota: Arc::clone(running.quota),
+        snapshot: Arc::clone(running.snapshot),
+        health: running.health.clone(),
+        lag: LagMetrics::declare(running.metrics),
+        clock: Arc::clone(running.clock),
+    };
+    watcher.look().await;
+    let tasks = &running.owners.beside;
+    follow_snapshots(running.control, running.snapshot, tasks);
+    expire(running.storage, consumers, running.clock, tasks);
+    let stopping = tasks.stopping();
+    drop(tasks.spawn("watch", async move {
+        tokio::pin!(stopping);
+        loop {
+            tokio::select! {
+                () = &mut stopping => return,
+                () = tokio::time::sleep(LOOK_EVERY) => watcher.look().await,
+            }
+        }
+    }));
+}
+
 /// Puts every new snapshot in force.
-pub(super) fn follow_snapshots(control: &Arc<Control>, snapshot: &Arc<ArcSwap<Snapshot>>, tasks: &Tasks) {
+fn follow_snapshots(control: &Arc<Control>, snapshot: &Arc<ArcSwap<Snapshot>>, tasks: &Tasks) {
     let (mut published, snapshot, stopping) = (control.subscribe(), Arc::clone(snapshot), tasks.stopping());
     drop(tasks.spawn("snapshots", async move {
         tokio::pin!(stopping);
@@ -51,35 +79,31 @@ pub(super) fn follow_snapshots(control: &Arc<Control>, snapshot: &Arc<ArcSwap<Sn
 /// How often the conditions are looked at: a probe asks every few seconds.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub(super) struct Watched<'a> {
-    pub storage: &'a Storage,
-    pub consumers: &'a Consumers,
-    pub quota: &'a Arc<MemoryQuota>,
-    pub snapshot: &'a Arc<ArcSwap<Snapshot>>,
-    pub health: &'a Health,
-    pub metrics: &'a Metrics,
-    pub clock: &'a SharedClock,
-}
+/// How often old segments are looked for: they are kept for weeks.
+const EXPIRE_EVERY: Duration = Duration::from_secs(600);
 
-/// Looks at everything once, then again and again until the tasks stop.
-pub(super) async fn watch(watched: Watched<'_>, tasks: &Tasks) {
-    let watcher = Watcher {
-        log: watched.storage.log(),
-        pulses: watched.consumers.followers.iter().map(Follower::pulse).collect(),
-        quota: Arc::clone(watched.quota),
-        snapshot: Arc::clone(watched.snapshot),
-        health: watched.health.clone(),
-        lag: LagMetrics::declare(watched.metrics),
-        clock: Arc::clone(watched.clock),
-    };
-    watcher.look().await;
-    let stopping = tasks.stopping();
-    drop(tasks.spawn("upkeep", async move {
+/// Lets go of what every topic's retention allows and every consumer has read.
+fn expire(storage: &Storage, consumers: &Consumers, clock: &SharedClock, tasks: &Tasks) {
+    let (segments, clock, owner) = (Arc::clone(&storage.segments), Arc::clone(clock), tasks.clone());
+    let readers: Vec<_> = consumers.followers.iter().map(|follower| Arc::clone(&follower.consumer)).collect();
+    drop(tasks.spawn("retention", async move {
+        let stopping = owner.stopping();
         tokio::pin!(stopping);
         loop {
             tokio::select! {
                 () = &mut stopping => return,
-                () = tokio::time::sleep(LOOK_EVERY) => watcher.look().await,
+                () = tokio::time::sleep(EXPIRE_EVERY) => {}
+            }
+            for topic in Topic::ALL {
+                let read_by = readers.iter().filter(|reader| reader.subscription().topic == topic);
+                let consumed = read_by.map(|reader| reader.position()).min().unwrap_or(u64::MAX);
+                let (segments, now_ms) = (Arc::clone(&segments), clock.now_ms());
+                let expired = owner.spawn_blocking("expire", move || segments.expire(topic, now_ms, consumed)).await;
+                match expired {
+                    Ok(Ok(0)) | Err(_) => {}
+                    Ok(Ok(segments)) => tracing::info!(%topic, segments, "old segments deleted"),
+                    Ok(Err(error)) => tracing::warn!(%topic, error = %error, "old segments not deleted"),
+                }
             }
         }
     }));
