@@ -60,6 +60,7 @@ CREATE TABLE lines (
     provider            TEXT,
     upstream_model      TEXT,
     provider_region     TEXT,
+    price               TEXT,               -- the name in the price book of price_version
     usage               TEXT    NOT NULL,   -- JSON object: quantity by meter
     source              INTEGER NOT NULL,   -- row of usage_sources
     record_requests     INTEGER NOT NULL,
@@ -174,7 +175,7 @@ CREATE VIEW v_lines AS
 SELECT lower(substr(hex(l.reservation), 1, 8) || '-' || substr(hex(l.reservation), 9, 4) || '-'
              || substr(hex(l.reservation), 13, 4) || '-' || substr(hex(l.reservation), 17, 4) || '-'
              || substr(hex(l.reservation), 21)) AS reservation,
-       l.attempt, l.seq, l.tenant, r.team, r.key_id, r.model, l.deployment, l.provider, l.upstream_model,
+       l.attempt, l.seq, l.tenant, r.team, r.key_id, r.model, l.deployment, l.provider, l.upstream_model, l.price,
        strftime('%Y-%m-%dT%H:%M:%S', l.posted_at_ms / 1000, 'unixepoch') || printf('.%03dZ', l.posted_at_ms % 1000)
            AS posted_at,
        u.name AS source, l.usage, l.amount_requests AS requests, l.amount_tokens AS tokens,

@@ -101,6 +101,7 @@ struct AttemptStarted<'a> {
     provider: &'a str,
     upstream_model: &'a str,
     provider_region: &'a str,
+    price: &'a str,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -356,7 +357,7 @@ impl<'a> ReservationCreated<'a> {
 
 impl<'a> AttemptStarted<'a> {
     fn of(header: EventHeader<'a>, hold: WireAmounts, target: &'a Target) -> Self {
-        let Target { deployment, provider, upstream_model, provider_region } = target;
+        let Target { deployment, provider, upstream_model, provider_region, price } = target;
         Self {
             header,
             hold,
@@ -364,6 +365,7 @@ impl<'a> AttemptStarted<'a> {
             provider: provider.as_str(),
             upstream_model,
             provider_region,
+            price,
         }
     }
 
@@ -373,6 +375,7 @@ impl<'a> AttemptStarted<'a> {
             provider: self.provider.into(),
             upstream_model: self.upstream_model.to_owned(),
             provider_region: self.provider_region.to_owned(),
+            price: self.price.to_owned(),
         }
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn target() -> Target {
         provider: "pr_main".into(),
         upstream_model: "gpt-large-2026".to_owned(),
         provider_region: "eu".to_owned(),
+        price: "large".to_owned(),
     }
 }
 

@@ -103,11 +103,13 @@ pub(super) fn created() -> impl Strategy<Value = Created> {
 }
 
 fn target() -> impl Strategy<Value = Target> {
-    (text(), text(), text(), text()).prop_map(|(deployment, provider, upstream_model, provider_region)| Target {
+    let texts = (text(), text(), text(), text(), text());
+    texts.prop_map(|(deployment, provider, upstream_model, provider_region, price)| Target {
         deployment: deployment.into(),
         provider: provider.into(),
         upstream_model,
         provider_region,
+        price,
     })
 }
 

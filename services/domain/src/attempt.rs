@@ -69,6 +69,8 @@ pub struct Target {
     pub upstream_model: String,
     /// The provider's region, for residency audits (I5).
     pub provider_region: String,
+    /// The name in the price book: a report that comes after the deployment left the catalog is still priced (I13).
+    pub price: String,
 }
 
 /// The record of one attempt inside a reservation.

@@ -145,6 +145,7 @@ pub fn target(name: &str) -> Arc<Target> {
         provider: ProviderId::new(name),
         upstream_model: "m-1".to_owned(),
         provider_region: "eu".to_owned(),
+        price: name.to_owned(),
     })
 }
 

@@ -16,7 +16,7 @@ use crate::projection::Projection;
 
 /// The number of the bytes' meaning. A change of any type in [`FoldImage`] is a new number: older images are then
 /// passed over. A test holds the number and the types together.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// When checkpoints are taken, and how many stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

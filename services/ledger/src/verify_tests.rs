@@ -78,9 +78,10 @@ async fn one_altered_unit_is_named() {
     let report = altered("UPDATE reservations SET events = events || '[1,0,0,0],' WHERE number = 12").await;
     assert!(!report.agrees(), "an event of another reservation");
     let twice = "INSERT INTO lines SELECT (SELECT max(number) + 1 FROM lines), reservation, attempt, seq + 50, tenant,
-        posted_hour, posted_at_ms, deployment, provider, upstream_model, provider_region, usage, source,
-        record_requests, record_tokens, record_nusd, price_version, served_tier, cause, amount_requests, amount_tokens,
-        amount_nusd, total_requests, total_tokens, total_nusd, corrects, flagged, log_partition, log_offset
+        posted_hour, posted_at_ms, deployment, provider, upstream_model, provider_region, price, usage,
+        source, record_requests, record_tokens, record_nusd, price_version, served_tier, cause, amount_requests,
+        amount_tokens, amount_nusd, total_requests, total_tokens, total_nusd, corrects, flagged, log_partition,
+        log_offset
         FROM lines WHERE number = 3";
     let report = altered(twice).await;
     assert!(matches!(report.differences[..], [Difference::LineNotInLog(_), Difference::Count { .. }]), "{report}");

@@ -66,10 +66,10 @@ pub enum Unusable {
     Contradiction,
     #[error("it has money without meters: a cost is only compared, meters are billed")]
     CostAlone,
-    #[error("the attempt is known from its ledger line alone: its deployment, and so its price, is not")]
+    #[error("the attempt is known from its ledger line alone: where it went, and so its price, is not")]
     NoTarget,
-    #[error("no catalog of version `{version}` has a price for deployment `{deployment}`: bring it back, then replay")]
-    NoPrice { version: String, deployment: String },
+    #[error("no price book of version `{version}` with a price `{name}` is kept: bring it back, then replay")]
+    NoPrice { version: String, name: String },
     #[error("the locked price does not cover it")]
     Price(#[source] PriceError),
 }

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use weir_domain::attempt::{Attempt, AttemptNumber};
-use weir_domain::ids::{DeploymentId, PriceVersion, ReservationId};
+use weir_domain::ids::{PriceVersion, ReservationId};
 use weir_domain::ledger::{Context, Posting, ReservationAccount, SourcePosition};
 use weir_domain::money::Amounts;
 use weir_domain::price::Price;
@@ -40,8 +40,8 @@ pub const CONSUMER: &str = "reports";
 
 /// Prices of every catalog there ever was: they are kept for good, by content hash.
 pub trait Prices: std::fmt::Debug + Send + Sync {
-    /// The price of `deployment` in the catalog of `version`, for a request admitted at `admitted_at_ms`.
-    fn price(&self, version: &PriceVersion, deployment: &DeploymentId, admitted_at_ms: i64) -> Option<Arc<Price>>;
+    /// The price called `name` in the book of `version`, for a request admitted at `admitted_at_ms`.
+    fn price(&self, version: &PriceVersion, name: &str, admitted_at_ms: i64) -> Option<Arc<Price>>;
 }
 
 /// The stores and ports that matching needs.
@@ -204,11 +204,11 @@ impl Reports {
 
     fn locked_price(&self, created: &Created, attempt: &Attempt) -> Result<Arc<Price>, Unusable> {
         let target = attempt.target.as_ref().ok_or(Unusable::NoTarget)?;
-        let (version, deployment) = (&created.price_version, &target.deployment);
+        let (version, name) = (&created.price_version, target.price.as_str());
         self.ports
             .prices
-            .price(version, deployment, created.admitted_at_ms)
-            .ok_or_else(|| Unusable::NoPrice { version: version.to_string(), deployment: deployment.to_string() })
+            .price(version, name, created.admitted_at_ms)
+            .ok_or_else(|| Unusable::NoPrice { version: version.to_string(), name: name.to_owned() })
     }
 
     async fn take(&self, record: &StoredRecord, ids: &mut PendingIds, partition: u32) -> Result<(), EffectError> {

@@ -85,6 +85,7 @@ pub fn target() -> Arc<Target> {
         provider: "acme".into(),
         upstream_model: "acme-small-2026-02".to_owned(),
         provider_region: "eu-west".to_owned(),
+        price: "small-2026".to_owned(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! Attempts as one text in the row of their reservation.
 //!
-//! `[number, outcome, [deployment, provider, upstream model, region], started with, hold now, charge, provider's id]`
+//! `[number, outcome, [deployment, provider, upstream model, region, price], started with, hold now, charge, provider's id]`
 //! each, amounts as `[requests, tokens, nano-USD]`, `null` for what is not there and for a hold that was never
 //! tightened. Without names, because the row is written twice per request; `v_attempts` has them.
 
@@ -22,7 +22,7 @@ type Figures = (i64, i64, i64);
 struct Packed<'a>(
     AttemptNumber,
     Option<u8>,
-    #[serde(borrow)] Option<[Cow<'a, str>; 4]>,
+    #[serde(borrow)] Option<[Cow<'a, str>; 5]>,
     Figures,
     Option<Figures>,
     Option<Figures>,
@@ -41,9 +41,8 @@ pub(super) fn read_attempts(text: &str) -> Result<Vec<Attempt>, LedgerError> {
 
 fn pack(attempt: &Attempt) -> Packed<'_> {
     let target = attempt.target.as_deref().map(|target| {
-        let texts =
-            [target.deployment.as_str(), target.provider.as_str(), &target.upstream_model, &target.provider_region];
-        texts.map(Cow::Borrowed)
+        let Target { deployment, provider, upstream_model, provider_region, price } = target;
+        [deployment.as_str(), provider.as_str(), upstream_model, provider_region, price].map(Cow::Borrowed)
     });
     let hold = (attempt.hold != attempt.started_with).then(|| figures(attempt.hold));
     let charge = attempt.charge.map(figures);
@@ -56,12 +55,13 @@ fn unpack(packed: Packed<'_>) -> Result<Attempt, LedgerError> {
     let Packed(number, outcome, target, started_with, hold, charge, provider_id) = packed;
     Ok(Attempt {
         number,
-        target: target.map(|[deployment, provider, upstream_model, provider_region]| {
+        target: target.map(|[deployment, provider, upstream_model, provider_region, price]| {
             Arc::new(Target {
                 deployment: deployment.as_ref().into(),
                 provider: provider.as_ref().into(),
                 upstream_model: upstream_model.into_owned(),
                 provider_region: provider_region.into_owned(),
+                price: price.into_owned(),
             })
         }),
         started_with: amounts(started_with),

@@ -27,9 +27,9 @@ pub(super) const CREATED_COLUMNS: &str = "r.id, r.tenant, r.team, r.key_id, r.mo
      r.first_due_ms, r.owner, r.details";
 /// What makes a line, in the order that [`read_line`] reads from its first column on.
 pub(super) const LINE_COLUMNS: &str = "l.reservation, l.attempt, l.seq, l.posted_at_ms, l.deployment, l.provider, \
-     l.upstream_model, l.provider_region, l.usage, l.source, l.record_requests, l.record_tokens, l.record_nusd, \
-     l.price_version, l.served_tier, l.cause, l.amount_requests, l.amount_tokens, l.amount_nusd, l.total_requests, \
-     l.total_tokens, l.total_nusd, l.corrects, l.flagged, l.log_partition, l.log_offset";
+     l.upstream_model, l.provider_region, l.price, l.usage, l.source, l.record_requests, l.record_tokens, \
+     l.record_nusd, l.price_version, l.served_tier, l.cause, l.amount_requests, l.amount_tokens, l.amount_nusd, \
+     l.total_requests, l.total_tokens, l.total_nusd, l.corrects, l.flagged, l.log_partition, l.log_offset";
 pub(super) const CREATED_WIDTH: usize = 17;
 
 /// What of a reservation is rarely set.
@@ -187,7 +187,7 @@ pub(super) fn read_line(row: &Row<'_>, first: usize, created: &Arc<Created>) -> 
     let mut columns = Columns::new(row, first, "line");
     let key = LineKey { reservation: columns.id()?, attempt: columns.next()?, seq: columns.next()? };
     let posted_at_ms = columns.next()?;
-    let target = target([columns.next()?, columns.next()?, columns.next()?, columns.next()?])?;
+    let target = target([columns.next()?, columns.next()?, columns.next()?, columns.next()?, columns.next()?])?;
     let usage = read_usage(&columns.next::<String>()?)?;
     let source = usage_source(columns.next()?)?;
     let charge = columns.amounts()?;
@@ -214,15 +214,13 @@ pub(super) fn read_line(row: &Row<'_>, first: usize, created: &Arc<Created>) -> 
     })
 }
 
-fn target(columns: [Option<String>; 4]) -> Result<Option<Arc<Target>>, LedgerError> {
+fn target(columns: [Option<String>; 5]) -> Result<Option<Arc<Target>>, LedgerError> {
     match columns {
-        [None, None, None, None] => Ok(None),
-        [Some(deployment), Some(provider), Some(upstream_model), Some(provider_region)] => Ok(Some(Arc::new(Target {
-            deployment: deployment.into(),
-            provider: provider.into(),
-            upstream_model,
-            provider_region,
-        }))),
+        [None, None, None, None, None] => Ok(None),
+        [Some(deployment), Some(provider), Some(upstream_model), Some(provider_region), Some(price)] => {
+            let (deployment, provider) = (deployment.into(), provider.into());
+            Ok(Some(Arc::new(Target { deployment, provider, upstream_model, provider_region, price })))
+        }
         _ => Err(damaged("line", &"half of a target")),
     }
 }

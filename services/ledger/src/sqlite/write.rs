@@ -28,11 +28,11 @@ const PUT_RESERVATION: &str = "
 
 const PUT_LINE: &str = "
     INSERT INTO lines (reservation, attempt, seq, tenant, posted_hour, posted_at_ms, deployment, provider,
-        upstream_model, provider_region, usage, source, record_requests, record_tokens, record_nusd, price_version,
-        served_tier, cause, amount_requests, amount_tokens, amount_nusd, total_requests, total_tokens, total_nusd,
-        corrects, flagged, log_partition, log_offset)
+        upstream_model, provider_region, price, usage, source, record_requests, record_tokens, record_nusd,
+        price_version, served_tier, cause, amount_requests, amount_tokens, amount_nusd, total_requests, total_tokens,
+        total_nusd, corrects, flagged, log_partition, log_offset)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-        ?24, ?25, ?26, ?27, ?28)
+        ?24, ?25, ?26, ?27, ?28, ?29)
     ON CONFLICT (reservation, attempt, seq) DO NOTHING";
 
 pub(super) const HOUR_MS: i64 = 3_600_000;
@@ -117,6 +117,7 @@ fn write_line(statement: &mut CachedStatement<'_>, line: &LedgerLine) -> Result<
             target.map(|target| target.provider.as_str()),
             target.map(|target| target.upstream_model.as_str()),
             target.map(|target| target.provider_region.as_str()),
+            target.map(|target| target.price.as_str()),
             usage_text(&record.usage),
             source_code(record.source),
             record.charge.requests,

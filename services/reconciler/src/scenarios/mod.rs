@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use weir_domain::attempt::AttemptNumber;
 use weir_domain::fold::Fold;
-use weir_domain::ids::{DeploymentId, KeyId, PriceVersion, Region, ReservationId, TenantId};
+use weir_domain::ids::{KeyId, PriceVersion, Region, ReservationId, TenantId};
 use weir_domain::ledger::SourcePosition;
 use weir_domain::money::Amounts;
 use weir_domain::price::{Price, PriceBook, PriceEntry};
@@ -343,9 +343,9 @@ impl TestPrices {
 }
 
 impl Prices for TestPrices {
-    fn price(&self, version: &PriceVersion, deployment: &DeploymentId, at_ms: i64) -> Option<Arc<Price>> {
+    fn price(&self, version: &PriceVersion, name: &str, at_ms: i64) -> Option<Arc<Price>> {
         let is_kept = version == self.0.version();
-        is_kept.then(|| self.0.price(deployment.as_str(), at_ms).ok().cloned()).flatten()
+        is_kept.then(|| self.0.price(name, at_ms).ok().cloned()).flatten()
     }
 }
 

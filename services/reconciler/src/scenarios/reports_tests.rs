@@ -1,7 +1,8 @@
 //! Reports: early, late, twice, contradicting, unmatched, unusable, and killed in the middle.
 
+use weir_domain::attempt::Target;
 use weir_domain::reservation::{Closing, Command, ReservationStatus};
-use weir_domain::testing::{LEASE_MS, amounts, executed, id, of_attempt, request};
+use weir_domain::testing::{LEASE_MS, amounts, executed, id, of_attempt, request, target};
 use weir_domain::usage::{Usage, UsageSource};
 use weir_schemas::Record as _;
 use weir_schemas::discrepancy::Discrepancy;
@@ -321,7 +322,7 @@ async fn what_cannot_be_used_is_poison_and_names_the_remedy() {
     house.build().await;
     house.give(report(id(1), 1, 100, 900)).await;
     let poison = house.pump(&house.reports(), &of_reports(), true).await.unwrap_err();
-    assert!(poison.to_string().contains("no catalog of version `prices-1` has a price for deployment `unpriced`"));
+    assert!(poison.to_string().contains("no price book of version `prices-1` with a price `unpriced`"), "{poison}");
 
     let house = House::open().await;
     timed_out(&house, 1).await;
@@ -395,6 +396,24 @@ async fn an_older_revision_that_comes_late_changes_nothing() {
     house.settle().await;
     assert_eq!(charged(&house, 1).await, (Settled, "0.025".to_owned()), "where the tenant adjusts, the newest counts");
     house.assert_agrees("revisions").await;
+}
+
+/// I13: the attempt names its price itself. No catalog here knows its deployment, as after one that removed it.
+#[tokio::test]
+async fn a_report_for_a_deployment_that_left_the_catalog_settles_exactly() {
+    let house = House::open().await;
+    let mut call = Call::reserve(&house, &request(1)).await;
+    let target = Target { deployment: "removed".into(), ..Target::clone(&target("primary")) };
+    let hold = of_attempt(1_100, "0.031");
+    let start = Command::StartAttempt { number: 1, hold, target: target.into(), previous: None };
+    assert!(call.ask(&house, &start).await);
+    call.append(&house).await;
+    call.finish(&house, 1, Closing::MayHaveExecuted).await;
+    house.build().await;
+    house.give(report(id(1), 1, 701, 13)).await;
+    house.settle().await;
+    assert_eq!(charged(&house, 1).await, (Settled, "0.0074".to_owned()));
+    house.assert_agrees("a deployment that left").await;
 }
 
 #[tokio::test]

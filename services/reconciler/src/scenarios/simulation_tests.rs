@@ -43,7 +43,7 @@ struct Running {
 }
 
 fn price(deployment: &str) -> std::sync::Arc<Price> {
-    TestPrices::new().price(&"prices-1".into(), &deployment.into(), 0).unwrap()
+    TestPrices::new().price(&"prices-1".into(), deployment, 0).unwrap()
 }
 
 fn record_of(used: &Usage, deployment: &str) -> Closing {
