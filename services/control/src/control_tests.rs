@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 
 use weir_domain::quota::{Measure, Subject, Unit};
-use weir_domain::registry::Capability;
+use weir_domain::registry::{Capability, Tokenizer};
 use weir_runtime::clock::ManualClock;
 use weir_runtime::entropy::OsEntropy;
 
@@ -36,6 +36,7 @@ price = "own-hardware"
 max_output_tokens = 4_096
 capabilities = ["streaming", "vision"]
 tokens_per_image = 1_000
+tokenizer = "o200k"
 
 [[model]]
 name = "fast"
@@ -136,6 +137,8 @@ fn an_empty_store_admits_nobody_and_a_catalog_becomes_the_snapshot() {
     assert_eq!((model.deadlines.first_content_ms, model.deadlines.idle_ms), (30_000, 60_000));
     assert_eq!(model.capabilities().iter().collect::<Vec<_>>(), [Capability::Streaming]);
     assert_eq!(snapshot.deployments["a"].price, "gpt-4o-mini");
+    let tokenizer = |id: &str| snapshot.deployments[id].tokenizer;
+    assert_eq!((tokenizer("a"), tokenizer("b")), (None, Some(Tokenizer::O200k)));
     assert_eq!(snapshot.providers["openai"].credential.as_deref(), Some("env:OPENAI_API_KEY"));
 
     let key = snapshot.keys.values().next().unwrap();

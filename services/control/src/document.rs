@@ -263,6 +263,7 @@ fn deployment(entry: &DeploymentEntry, provider: Arc<Provider>) -> Deployment {
         accepts_developer_role: entry.accepts_developer_role,
         tokens_per_kilobyte: entry.tokens_per_kilobyte,
         tokens_per_image: entry.tokens_per_image.unwrap_or(0),
+        tokenizer: entry.tokenizer,
     }
 }
 

@@ -150,6 +150,14 @@ pub enum CapField {
     MaxTokens,
 }
 
+/// A vocabulary by which a model counts text. Naming one is the operator's word that the model uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tokenizer {
+    O200k,
+    Cl100k,
+}
+
 /// A concrete model at a provider, in a region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
@@ -171,6 +179,8 @@ pub struct Deployment {
     pub tokens_per_kilobyte: i64,
     /// The most input tokens that one picture can be.
     pub tokens_per_image: i64,
+    /// Counts text exactly where the bound by bytes would refuse; without one the bound is the last word.
+    pub tokenizer: Option<Tokenizer>,
 }
 
 /// Deadlines of one logical model, in milliseconds.

@@ -35,6 +35,7 @@ fn deployment(id: &str) -> Deployment {
         accepts_developer_role: true,
         tokens_per_kilobyte: 400,
         tokens_per_image: 1_600,
+        tokenizer: None,
     }
 }
 

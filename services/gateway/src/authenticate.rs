@@ -46,10 +46,10 @@ pub(crate) fn authenticate(
     pepper: &Pepper,
     now_ms: i64,
 ) -> Result<Arc<Key>, CallerRefusal> {
-    let presented = bearer(headers).ok_or(CallerRefusal::NoKey)?;
-    let key = snapshot.keys.get(&pepper.hash(presented)).ok_or(CallerRefusal::UnknownKey)?;
+    let presented = bearer(headers).ok_or(CallerRefusal::Missing)?;
+    let key = snapshot.keys.get(&pepper.hash(presented)).ok_or(CallerRefusal::Unknown)?;
     if key.expires_at_ms.is_some_and(|expiry| now_ms >= expiry) {
-        return Err(CallerRefusal::ExpiredKey { prefix: key.prefix.clone() });
+        return Err(CallerRefusal::Expired { prefix: key.prefix.clone() });
     }
     Ok(Arc::clone(key))
 }

@@ -3,17 +3,19 @@
 //! Output is what the client caps, else what the policy caps and Weir then writes into the request, else what the model
 //! can do; times the choices. Input is bounded by bytes. The hold covers the dearest permitted deployment.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_domain::ids::DeploymentId;
 use weir_domain::money::{Amounts, Hold};
 use weir_domain::policy::{Key, Snapshot};
 use weir_domain::price::{Price, PriceError, TierScope, TokenKinds, UsageBound};
-use weir_domain::registry::{Capability, Deployment, LogicalModel};
+use weir_domain::registry::{Capability, Deployment, LogicalModel, Tokenizer};
 use weir_domain::usage::Usage;
 use weir_wire::bound::{TokenRatio, input_tokens_at_most};
 use weir_wire::openai::chat::ChatFacts;
 
+use crate::recount::Count;
 use crate::respond::Unavailable;
 
 /// What each permitted deployment could cost at worst.
@@ -33,6 +35,8 @@ pub(crate) struct DeploymentEstimate {
     pub hold: Hold,
     pub price: Arc<Price>,
     bound: UsageBound,
+    ratio: TokenRatio,
+    tokenizer: Option<Tokenizer>,
     tier: Option<String>,
 }
 
@@ -40,9 +44,31 @@ impl Estimate {
     pub(crate) fn of(&self, deployment: &DeploymentId) -> Option<&DeploymentEstimate> {
         self.deployments.iter().find(|estimate| estimate.deployment == *deployment)
     }
+
+    /// The tokenizers of all permitted deployments; `None` when one of them is bounded by bytes only.
+    pub(crate) fn tokenizers(&self) -> Option<Vec<Tokenizer>> {
+        let all: Option<BTreeSet<Tokenizer>> = self.deployments.iter().map(|estimate| estimate.tokenizer).collect();
+        Some(all?.into_iter().collect())
+    }
+
+    /// The same with counted text, where that is less.
+    pub(crate) fn recounted(&self, count: &Count) -> Self {
+        let deployments: Vec<_> = self.deployments.iter().map(|estimate| estimate.recounted(count)).collect();
+        Self { hold: dearest(&deployments), deployments, written_cap: self.written_cap }
+    }
 }
 
 impl DeploymentEstimate {
+    fn recounted(&self, count: &Count) -> Self {
+        let Some(tokens) = self.tokenizer.and_then(|tokenizer| count.tokens(tokenizer)) else { return self.clone() };
+        let input_tokens = input_tokens_at_most(&count.rest, &self.ratio).saturating_add(tokens);
+        let bound = UsageBound { input_tokens: input_tokens.min(self.bound.input_tokens), ..self.bound.clone() };
+        match worst_case(&self.price, &bound, self.tier.as_deref()) {
+            Ok(hold) => Self { hold, bound, ..self.clone() },
+            Err(_) => self.clone(),
+        }
+    }
+
     /// The worst case once a part of the usage is known: its input exactly, its output still up to the cap. Partial
     /// usage is a bound, not a bill.
     pub(crate) fn tightened_by(&self, partial: &Usage) -> Option<Hold> {
@@ -63,26 +89,34 @@ pub(crate) fn estimate(
     let mut deployments = Vec::with_capacity(1);
     for deployment in model.deployments().filter(|deployment| is_permitted(key, deployment, facts)) {
         let Ok(price) = snapshot.prices.price(&deployment.price, now_ms) else { continue };
-        let bound = bound(deployment, model, facts, default_tokens_per_kilobyte);
+        let ratio = ratio(deployment, default_tokens_per_kilobyte);
+        let bound = bound(deployment, model, facts, &ratio);
         let Ok(hold) = worst_case(price, &bound, facts.service_tier.as_deref()) else { continue };
         deployments.push(DeploymentEstimate {
             deployment: deployment.id.clone(),
             hold,
             price: Arc::clone(price),
             bound,
+            ratio,
+            tokenizer: deployment.tokenizer,
             tier: facts.service_tier.clone(),
         });
     }
-    let Some(first) = deployments.first() else {
+    if deployments.is_empty() {
         return Err(why_none(key, model, facts));
-    };
-    let dearest = deployments.iter().fold(first.hold, |dearest, estimate| dearest.max(estimate.hold));
+    }
     let written_cap = if facts.cap_tokens.is_none() { model.default_output_tokens } else { None };
     Ok(Estimate {
-        hold: Amounts { requests: 1, ..dearest },
+        hold: dearest(&deployments),
         deployments,
         written_cap: written_cap.and_then(|cap| u64::try_from(cap).ok()),
     })
+}
+
+/// One request at whatever deployment costs most in each unit.
+fn dearest(deployments: &[DeploymentEstimate]) -> Hold {
+    let dearest = deployments.iter().fold(Amounts::ZERO, |dearest, estimate| dearest.max(estimate.hold));
+    Amounts { requests: 1, ..dearest }
 }
 
 /// Deployments that the policy excludes do not size the hold.
@@ -109,13 +143,16 @@ fn why_none(key: &Key, model: &LogicalModel, facts: &ChatFacts) -> Unavailable {
     Unavailable::NoEligible { reason }
 }
 
-fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, per_kilobyte: u32) -> UsageBound {
+fn ratio(deployment: &Deployment, per_kilobyte: u32) -> TokenRatio {
     let of_deployment = u32::try_from(deployment.tokens_per_kilobyte).unwrap_or(per_kilobyte);
-    let ratio = TokenRatio {
+    TokenRatio {
         tokens_per_1000_bytes: if of_deployment == 0 { per_kilobyte } else { of_deployment },
         tokens_per_image: u32::try_from(deployment.tokens_per_image).unwrap_or(u32::MAX),
         ..TokenRatio::STRICT
-    };
+    }
+}
+
+fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, ratio: &TokenRatio) -> UsageBound {
     let cap = match (facts.cap_tokens, model.default_output_tokens) {
         (Some(cap), _) => i64::try_from(cap).unwrap_or(i64::MAX),
         (None, Some(default)) => default,
@@ -127,7 +164,7 @@ fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, per_k
         images: facts.size.images > 0,
     };
     UsageBound {
-        input_tokens: input_tokens_at_most(&facts.size, &ratio),
+        input_tokens: input_tokens_at_most(&facts.size, ratio),
         output_tokens: cap.saturating_mul(i64::from(facts.choices)),
         kinds,
         units: Vec::new(),

@@ -20,6 +20,7 @@ mod deliver;
 mod estimate;
 mod execute;
 mod finalize;
+mod recount;
 mod relay;
 mod reserve;
 mod route;

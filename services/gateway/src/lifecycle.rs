@@ -119,7 +119,7 @@ async fn prepare(
 }
 
 /// The part of a request's life in which money is owed. Never dropped: its task is owned by the process.
-async fn live(gateway: Arc<Inner>, prepared: Prepared, estimate: Estimate, mut client: Client) {
+async fn live(gateway: Arc<Inner>, prepared: Prepared, mut estimate: Estimate, mut client: Client) {
     let span = tracing::debug_span!(
         "request",
         request_id = %prepared.arrival.request_id,
@@ -132,7 +132,7 @@ async fn live(gateway: Arc<Inner>, prepared: Prepared, estimate: Estimate, mut c
             tracing::error!(%closed, "log refuses events");
             return refuse_unheld(&gateway, &prepared, &mut client, &Unavailable::Log.into());
         }
-        let reserved = reserve(&gateway, &prepared, estimate.hold).instrument(tracing::debug_span!("reserve")).await;
+        let reserved = reserve(&gateway, &prepared, &mut estimate).instrument(tracing::debug_span!("reserve")).await;
         let Admitted { mut record, rates } = match reserved {
             Ok(admitted) => admitted,
             Err(refusal) => return refuse_unheld(&gateway, &prepared, &mut client, &refusal),

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
+use weir_domain::ids::ReservationId;
 use weir_domain::money::Hold;
 use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, RateStandings, Reply};
 use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, Reserve};
 use weir_runtime::entropy::new_reservation_id;
 
+use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
 use crate::record::Record;
+use crate::recount::recount;
 use crate::respond::{CallerRefusal, IdempotencyRefusal, LimitRefusal, Refusal, Unavailable};
 use crate::server::Inner;
 use crate::terms::Terms;
@@ -28,10 +31,26 @@ pub(crate) struct Admitted {
     pub rates: RateStandings,
 }
 
-/// Takes `hold`.
-pub(crate) async fn reserve(gateway: &Arc<Inner>, prepared: &Prepared, hold: Hold) -> Result<Admitted, Refusal> {
+/// Takes the hold of `estimate`. Where that is too much, the text is counted exactly and what is then held is asked for
+/// once more: a denied command left nothing behind, so the id is still free.
+pub(crate) async fn reserve(
+    gateway: &Arc<Inner>,
+    prepared: &Prepared,
+    estimate: &mut Estimate,
+) -> Result<Admitted, Refusal> {
+    let id = new_reservation_id(&*gateway.entropy, gateway.clock.now_ms());
+    match ask(gateway, prepared, id, estimate.hold).await {
+        Err(refusal) if refusal.is_of_amounts() => {
+            let counted = recount(gateway, prepared, estimate).await.filter(|counted| counted.hold != estimate.hold);
+            *estimate = counted.ok_or(refusal)?;
+            ask(gateway, prepared, id, estimate.hold).await
+        }
+        decided => decided,
+    }
+}
+
+async fn ask(gateway: &Arc<Inner>, prepared: &Prepared, id: ReservationId, hold: Hold) -> Result<Admitted, Refusal> {
     let now_ms = gateway.clock.now_ms();
-    let id = new_reservation_id(&*gateway.entropy, now_ms);
     let Terms { limits, scopes, labels, windows } =
         gateway.terms.of(&prepared.snapshot, &prepared.key, &prepared.model.name, now_ms);
     let created = Created {
@@ -86,7 +105,7 @@ fn judge(reply: Reply, record: &Record, resets_in_ms: impl Fn(&Limit) -> Option<
 
 fn denied(denial: Denial, rates: RateStandings, resets_in_ms: impl Fn(&Limit) -> Option<i64>) -> Refusal {
     match denial.reason {
-        DenialReason::Revoked => CallerRefusal::RevokedKey.into(),
+        DenialReason::Revoked => CallerRefusal::Revoked.into(),
         DenialReason::ExceedsLimit { needed } => LimitRefusal::Never { limit: Box::new(denial.limit), needed }.into(),
         DenialReason::Exhausted { retry_after_ms } => {
             let retry_after_ms = retry_after_ms.or_else(|| resets_in_ms(&denial.limit));

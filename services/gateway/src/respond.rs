@@ -48,10 +48,10 @@ pub(crate) enum Refusal {
 /// The virtual key opens nothing.
 #[derive(Debug)]
 pub(crate) enum CallerRefusal {
-    NoKey,
-    UnknownKey,
-    ExpiredKey { prefix: String },
-    RevokedKey,
+    Missing,
+    Unknown,
+    Expired { prefix: String },
+    Revoked,
 }
 
 /// What was asked for is not the caller's to ask.
@@ -189,22 +189,22 @@ const UNAVAILABLE: &str = "service_unavailable_error";
 impl CallerRefusal {
     fn row(&self) -> Row {
         let row = match self {
-            Self::NoKey => row(
+            Self::Missing => row(
                 401,
                 AUTHENTICATION,
                 "missing_api_key",
                 "No API key was sent. Send a Weir key as `Authorization: Bearer …`.",
             ),
-            Self::UnknownKey => row(
+            Self::Unknown => row(
                 401,
                 AUTHENTICATION,
                 "invalid_api_key",
                 "This API key is not known here. Check that it is a Weir key and was copied whole.",
             ),
-            Self::ExpiredKey { prefix } => {
+            Self::Expired { prefix } => {
                 row(401, AUTHENTICATION, "expired_api_key", format!("The API key `{prefix}…` has expired."))
             }
-            Self::RevokedKey => row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked."),
+            Self::Revoked => row(401, AUTHENTICATION, "revoked_api_key", "This API key was revoked."),
         };
         row.never_retry()
     }
@@ -277,6 +277,18 @@ impl BodyRefusal {
 }
 
 impl LimitRefusal {
+    /// Whether a smaller hold might have been admitted.
+    const fn is_of_amounts(&self) -> bool {
+        let measure = match self {
+            Self::Never { limit, .. } | Self::Reached { limit, .. } => limit.measure,
+            Self::NotCovered => return false,
+        };
+        match measure {
+            Measure::Calendar { unit, .. } | Measure::PerMinute { unit } => !matches!(unit, Unit::Requests),
+            Measure::Concurrent => false,
+        }
+    }
+
     fn row(&self) -> Row {
         match self {
             Self::Never { limit, needed } => row(
@@ -377,6 +389,11 @@ impl Refusal {
                 Row { status: *status, error: (**error).clone(), retry_after: *retry_after, should_retry }
             }
         }
+    }
+
+    /// Whether a limit of tokens or money refused, which a smaller hold might pass.
+    pub(crate) const fn is_of_amounts(&self) -> bool {
+        matches!(self, Self::Limit(refusal) if refusal.is_of_amounts())
     }
 
     pub(crate) fn status(&self) -> u16 {

@@ -35,6 +35,7 @@ use crate::credentials::Credentials;
 use crate::leases::{self, Leases};
 use crate::metrics::GatewayMetrics;
 use crate::options::GatewayOptions;
+use crate::recount::CountingPermits;
 use crate::respond::{PathRefusal, Refusal};
 use crate::terms::TermsCache;
 use crate::{lifecycle, models};
@@ -77,6 +78,7 @@ pub(crate) struct Inner {
     pub circuits: Circuits,
     pub leases: Leases,
     pub terms: TermsCache,
+    pub counting: CountingPermits,
     pub bodies: BodyMemory,
     pub metrics: GatewayMetrics,
 }
@@ -118,6 +120,7 @@ impl Gateway {
             circuits: Circuits::new(BreakerPolicy::default(), RetryBudgetPolicy::default()),
             leases: Leases::default(),
             terms: TermsCache::default(),
+            counting: CountingPermits::default(),
             bodies: BodyMemory::new(parts.options.max_bodies.as_usize()),
             options: parts.options,
         };

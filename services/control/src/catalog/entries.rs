@@ -14,7 +14,7 @@ use weir_domain::ids::{DeploymentId, ModelName, ProviderId};
 use weir_domain::price::{EffectiveMs, PriceEntry};
 use weir_domain::quota::{Measure, Unit};
 use weir_domain::reconcile::CeilingPolicy;
-use weir_domain::registry::{CapField, Capability, OnAbandon, ProviderDialect};
+use weir_domain::registry::{CapField, Capability, OnAbandon, ProviderDialect, Tokenizer};
 use weir_runtime::secrets::SecretRef;
 use weir_runtime::units::HumanDuration;
 
@@ -89,6 +89,9 @@ pub struct DeploymentEntry {
     /// The most input tokens that one picture can be; needed with `vision`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_image: Option<i64>,
+    /// `o200k` or `cl100k`, where the model's vocabulary is known: text is then counted exactly before a limit refuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokenizer: Option<Tokenizer>,
 }
 
 impl DeploymentEntry {

@@ -89,6 +89,7 @@ fn deployment(name: &str, max_output_tokens: i64) -> DeploymentEntry {
         accepts_developer_role: true,
         tokens_per_kilobyte: one_token_a_byte(),
         tokens_per_image: Some(MOST_TOKENS_PER_IMAGE),
+        tokenizer: None,
     }
 }
 

@@ -190,6 +190,7 @@ fn deployment(number: usize, url: &str, adapt: fn(&mut Deployment)) -> Arc<Deplo
         accepts_developer_role: true,
         tokens_per_kilobyte: 1_000,
         tokens_per_image: 1_000,
+        tokenizer: None,
     };
     adapt(&mut deployment);
     Arc::new(deployment)

@@ -7,12 +7,12 @@ pub mod request;
 mod messages;
 mod parse;
 mod rewrite;
+mod texts;
 
 pub mod answer;
 pub mod editor;
 pub mod response;
 pub mod stream;
-mod texts;
 pub mod usage;
 
 pub use answer::{AnswerFacts, InBandError};
@@ -21,3 +21,4 @@ pub use request::{CapField, ChatFacts, ChatRequest, IncludeUsage, Limits, Respon
 pub use response::PlainAnswer;
 pub use rewrite::{DeveloperRole, UpstreamEdits};
 pub use stream::{StreamReader, StreamState};
+pub use texts::MessageTexts;
