@@ -1,11 +1,12 @@
 # The words that people type. Each recipe is a script that can be read and run by itself.
 
-.PHONY: help demo test test-long
+.PHONY: help demo test test-long bench
 
 help:
 	@echo "make demo        build, start, send two requests, show the bill; Ctrl-C stops (ONCE=1: by itself)"
 	@echo "make test        everything that must hold, as CI runs it"
 	@echo "make test-long   the random tests with many seeds, for hours (MINUTES=…)"
+	@echo "make bench       Weir beside a bare proxy on this machine: CPU, latency, throughput (QUICK=1: one minute)"
 
 demo:
 	@deploy/dev/demo.sh
@@ -16,7 +17,5 @@ test:
 test-long:
 	@deploy/dev/test-long.sh
 
-# Weir beside a bare proxy, in about ten minutes; QUICK=1: about one. Writes target/bench/report.json.
-.PHONY: bench
 bench:
 	@tests/bench/run.sh

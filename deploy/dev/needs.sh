@@ -8,21 +8,28 @@ set -euo pipefail
 package_of() {
     case $1 in
     cc) echo build-essential ;;
-    python3) echo python3-venv ;;
-    node | npm) echo nodejs npm ;;
+    python-venv) echo python3-venv ;;
+    node) echo nodejs ;;
     *) echo "$1" ;;
     esac
 }
 
+has() {
+    case $1 in
+    # Debian's python3 comes without the module that makes virtual environments.
+    python-venv) python3 -c 'import ensurepip, venv' ;;
+    *) command -v "$1" ;;
+    esac >/dev/null 2>&1
+}
+
 missing=()
 for command in "$@"; do
-    command -v "$command" >/dev/null 2>&1 && continue
+    has "$command" && continue
     if [ "$command" = cargo ]; then
         echo "needs: there is no cargo; install Rust 1.95 or newer: https://rustup.rs" >&2
         exit 1
     fi
-    read -ra packages <<<"$(package_of "$command")"
-    missing+=("${packages[@]}")
+    missing+=("$(package_of "$command")")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

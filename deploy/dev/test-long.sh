@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-deploy/dev/needs.sh cargo cc curl
+deploy/dev/needs.sh cargo cc curl python-venv node npm
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 minutes=${MINUTES:-120}

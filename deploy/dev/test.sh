@@ -3,7 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-deploy/dev/needs.sh cargo cc curl
+deploy/dev/needs.sh cargo cc curl python-venv node npm
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 step() {
@@ -16,5 +16,6 @@ step() {
 step "format" cargo fmt --all --check
 step "lints" cargo clippy --workspace --all-targets --quiet -- --deny warnings
 step "documentation" env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --document-private-items --quiet
+step "layers" cargo test --package weir-tests --test layers
 step "unit, property and conformance tests" cargo test --workspace --exclude weir-tests
 step "end to end" cargo test --package weir-tests
