@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::ledger::LedgerLine;
 use weir_domain::money::{Amounts, NanoUsd};
-use weir_domain::reconcile::LedgerView;
 use weir_domain::reservation::{Created, Event};
 use weir_domain::testing::{Dice, runs};
 use weir_domain::usage::UsageSource;
@@ -24,7 +23,6 @@ use super::*;
 use crate::conformance::scene;
 use crate::contract::{Change, LinePage};
 use crate::testing::{HORIZON_MS, Place, apply, batch, piece, plain_life, random_log};
-use crate::view::ledger_view;
 
 fn plain(n: u64) -> Arc<Created> {
     Arc::new(scene::created(n, "acme"))
@@ -223,10 +221,9 @@ async fn a_poison_reservation_is_parked_and_the_others_go_on() {
     let has_read_all = async || place.store.load(&subscription(0)).await.unwrap() == Some(end);
     follow_until(&place, place.builder(place.start().await.at_builder), has_read_all).await;
 
-    let view = async |id| ledger_view(&*place.log, &*place.store, id).await.unwrap();
-    assert_eq!(view(fine.id).await, LedgerView::Found(vec![(1, Amounts::new(1, 100, NanoUsd::from_nanos(70)))]));
-    assert_eq!(view(plain(3).id).await, LedgerView::Absent);
-    assert_eq!(view(lost.id).await, LedgerView::NotYetKnown, "a parked reservation may have lines to come");
+    let lines = place.store.find(fine.id).await.unwrap().unwrap().lines;
+    assert_eq!(lines.iter().map(|line| line.total).sum::<Amounts>(), Amounts::new(1, 100, NanoUsd::from_nanos(70)));
+    assert_eq!(place.store.find(lost.id).await.unwrap(), None);
     let parked = place.store.list(&subscription(0)).await.unwrap();
     assert_eq!((parked.len(), parked[0].offset, parked[0].records), (1, 0, 4));
     assert!(parked[0].reason.contains("never created"), "{}", parked[0].reason);
@@ -244,25 +241,8 @@ async fn a_poison_reservation_is_parked_and_the_others_go_on() {
         parked.is_empty()
     };
     follow_until(&place, place.builder(started.at_builder), is_resolved).await;
-    assert_eq!(view(lost.id).await, LedgerView::Absent);
+    assert_eq!(place.store.find(lost.id).await.unwrap(), None);
     assert_eq!(place.start().await.replayed_events, 6, "what was skipped stays left out");
-}
-
-#[tokio::test]
-async fn the_view_waits_for_the_end_of_the_log() {
-    let place = Place::new();
-    let (one, other) = (plain(1), plain(2));
-    let [begin, end] = plain_life(&one, 500);
-    place.append(&[begin, end]).await;
-    let view = async |id| ledger_view(&*place.log, &*place.store, id).await.unwrap();
-    assert_eq!(view(one.id).await, LedgerView::NotYetKnown, "the builder has read nothing");
-    let builder = place.build_all().await;
-    assert_eq!(view(other.id).await, LedgerView::Absent);
-    place.append(&plain_life(&other, 70)[..1]).await;
-    assert_eq!(view(other.id).await, LedgerView::NotYetKnown, "the log went on");
-    let records = place.records(Topic::Reservations).await;
-    place.deliver(&builder, &records[6..]).await.unwrap();
-    assert_eq!(view(other.id).await, LedgerView::Absent, "its usage is not on the log");
 }
 
 #[tokio::test]

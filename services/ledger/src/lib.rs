@@ -8,8 +8,7 @@
 //! to line; then [`start`], which is the same way after a restart.
 //!
 //! **Promises kept here**: I8 (lines are append-only and unique on reservation, attempt and sequence), I12 (they sum to
-//! the counters), I13 (the same log gives the same lines, from its first segment or from a verified checkpoint), and for
-//! I9 the view that says *not yet known* where absence proves nothing.
+//! the counters), I13 (the same log gives the same lines, from its first segment or from a verified checkpoint).
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
@@ -25,7 +24,6 @@ pub mod start;
 
 pub mod export;
 pub mod verify;
-pub mod view;
 
 #[cfg(test)]
 mod testing;
@@ -35,4 +33,3 @@ pub use checkpoint::CheckpointOptions;
 pub use contract::{LedgerError, LedgerStore};
 pub use sqlite::SqliteLedger;
 pub use start::{Folded, Started, start};
-pub use view::ledger_view;

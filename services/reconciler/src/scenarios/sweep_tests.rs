@@ -7,6 +7,7 @@ use weir_domain::testing::{LEASE_MS, OWNER, amounts, executed, id, of_attempt, r
 
 use super::{Call, HOUR_MS, House, tenant};
 use weir_quota::QuotaStore as _;
+use weir_streams::Topic;
 
 use ReservationStatus::{PendingReconciliation, Released, Reserved, Settled};
 
@@ -217,6 +218,19 @@ async fn silence_of_a_lagging_builder_proves_nothing() {
     house.build().await;
     assert_eq!(house.sweep().round().await.unwrap().acted, 1);
     expect(&house, call.id, Settled, "0.02", "once the builder has read it").await;
+}
+
+#[tokio::test]
+async fn silence_about_a_parked_reservation_proves_nothing() {
+    let house = House::open().await;
+    let call = leave(&house, Left::Running).await;
+    house.build().await;
+    house.clock.advance_ms(LEASE_MS);
+    let event = house.read_from(Topic::Reservations, 0).await.remove(0);
+    house.store.park(&weir_ledger::subscription(0), &event, "cannot be read").await.unwrap();
+    let round = house.sweep().round().await.unwrap();
+    assert_eq!((round.acted, round.waiting), (0, 1), "a line may come once a person has looked at it");
+    assert_eq!(house.status(call.id).await, Some(Reserved));
 }
 
 #[tokio::test]
