@@ -24,6 +24,9 @@ pub mod client;
 pub mod commands;
 pub mod rest;
 
+pub mod crash;
+pub mod failpoints;
+
 mod binary;
 mod process;
 

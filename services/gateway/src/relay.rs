@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use weir_providers::AnswerBody;
+use weir_runtime::failpoint;
 use weir_wire::Dialect;
 use weir_wire::envelope::{Break, ClientError, keep_alive, stream_error_event};
 use weir_wire::openai::chat::stream::StreamStep;
@@ -226,6 +227,8 @@ impl RelayBody {
             self.fill(cx);
         }
         if !self.out.is_empty() {
+            // A test kills the process here after some pieces went out.
+            let _nothing_to_fail = failpoint::hit("relay.piece");
             self.reins.awaits_provider.store(false, Ordering::Release);
             return Poll::Ready(Some(self.out.split().freeze()));
         }

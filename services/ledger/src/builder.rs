@@ -15,6 +15,7 @@ use weir_domain::ids::TenantId;
 use weir_domain::ledger::LineKey;
 use weir_domain::quota::Book;
 use weir_runtime::clock::SharedClock;
+use weir_runtime::failpoint;
 use weir_streams::consumer::{Applied, Delivery, Effect, EffectError, StoreError, Subscription};
 use weir_streams::{Append, AppendError, Batch, EventLog, Topic};
 
@@ -115,7 +116,9 @@ impl LedgerBuilder {
         // Sealing is a second of work at a million reservations: not on a thread that serves requests.
         let sealed =
             tokio::task::spawn_blocking(move || snapshot.seal()).await.map_err(|_| CheckpointError::Lost)??;
+        failpoint::pass("checkpoint.before_store").await;
         self.store.save_checkpoint(sealed, self.options.keep).await?;
+        failpoint::pass("checkpoint.after_store").await;
         state.since_checkpoint = 0;
         state.checkpoint_at_ms = now_ms;
         Ok(())
@@ -153,6 +156,7 @@ impl LedgerBuilder {
     async fn flush(&self, state: &mut State) -> Result<(), EffectError> {
         if state.projection.has_pending() {
             let changes = state.projection.changes();
+            failpoint::pass("builder.before_store").await;
             match self.store.post(Arc::clone(&changes)).await {
                 Ok(_) => {}
                 Err(LedgerError::Conflict { key, field }) => return Err(conflict(state, key, field)),
@@ -165,6 +169,7 @@ impl LedgerBuilder {
             state.outgoing.extend(batches);
             state.projection.stored();
         }
+        failpoint::pass("builder.before_publish").await;
         self.publish(state).await
     }
 
@@ -202,6 +207,8 @@ impl Effect for LedgerBuilder {
         if let Some(position) = delivery.position {
             state.applied.insert(delivery.subscription.partition, position);
         }
+        // The loop stores the position next.
+        failpoint::pass("builder.before_position").await;
         Ok(Applied::Effect)
     }
 }

@@ -36,7 +36,7 @@ impl Corrector {
     async fn correct(&self, record: &StoredRecord) -> Result<(), EffectError> {
         let entry = LedgerEntry::decode(&record.value)
             .map_err(|error| EffectError::Poison { offset: record.offset, reason: error.to_string() })?;
-        let _no_effect = failpoint::hit("corrector.before_store");
+        failpoint::pass("corrector.before_store").await;
         let reply = self
             .quota
             .correct(&entry.tenant, &entry.correction())
@@ -66,6 +66,8 @@ impl Effect for Corrector {
         for record in delivery.records {
             self.correct(record).await?;
         }
+        // The loop stores the position next.
+        failpoint::pass("corrector.before_position").await;
         Ok(Applied::Effect)
     }
 }

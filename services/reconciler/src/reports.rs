@@ -191,9 +191,9 @@ impl Reports {
         } else {
             events.push(Event::UsageRecorded { number, record });
         }
-        failpoint::hit_async("reports.before_append").await;
+        failpoint::pass("reports.before_append").await;
         self.ports.journal.tell(created, events).await?;
-        failpoint::hit_async("reports.before_store").await;
+        failpoint::pass("reports.before_store").await;
         if !commands.is_empty() {
             // What the store makes of each is its own; the ledger's line follows in any case.
             self.ports.quota.execute_all(tenant, id, &commands).await?;
@@ -280,6 +280,8 @@ impl Effect for Reports {
         for record in delivery.records {
             self.take(record, &mut ids, delivery.subscription.partition).await?;
         }
+        // The loop stores the position next.
+        failpoint::pass("reports.before_position").await;
         Ok(Applied::Effect)
     }
 }

@@ -227,9 +227,9 @@ impl Sweep {
         let plan = plan(&informed, &view, patience, now_ms);
         let Moves { log, store } = moves(&informed, &view, &plan, now_ms);
         commands.extend(store);
-        failpoint::hit_async("sweep.before_append").await;
+        failpoint::pass("sweep.before_append").await;
         self.journal.tell(created, log).await?;
-        failpoint::hit_async("sweep.before_store").await;
+        failpoint::pass("sweep.before_store").await;
         let status = self.settle(reservation, &commands).await?;
         self.note(reservation, &plan, status);
         Ok(plan)

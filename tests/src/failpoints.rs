@@ -1,0 +1,84 @@
+//! A `weir` that dies where a test says, and the way to tell it.
+//!
+//! The binary is built with the feature `failpoints` into a target folder of its own, so that neither build makes the
+//! other one compile again. A process reads its script once, from its environment; a [`House`](crate::House) starts all
+//! its processes with the same environment. So between the two stands a launcher of a few lines, which takes the script
+//! from a file that the test changes before each start. Commands beside the process never see it.
+
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::binary::target_folder;
+use crate::repository;
+
+/// Tells the launcher where the script is.
+const PLAN: &str = "CRASH_PLAN";
+
+/// What happens at named points of the next process.
+#[derive(Debug)]
+pub struct Plan(TempDir);
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self(tempfile::Builder::new().prefix("weir-plan-").tempdir().expect("a folder can be made"))
+    }
+}
+
+impl Plan {
+    /// The next start gets `script`, as `weir_runtime::failpoint` reads it; an empty one is no script.
+    pub fn set(&self, script: &str) {
+        std::fs::write(self.file(), script).expect("a plan can be written");
+    }
+
+    /// What a house must start its processes with.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(String, String)> {
+        vec![(PLAN.to_owned(), self.file().display().to_string())]
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.path().join("failpoints")
+    }
+}
+
+/// The launcher of a binary with fail points: a house's `binary`.
+pub fn failpoints_binary() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = target_folder().join("failpoints");
+        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["build", "--quiet", "--package", "weir", "--bin", "weir", "--features", "failpoints"])
+            .arg("--target-dir")
+            .arg(&target)
+            .current_dir(repository())
+            .output()
+            .expect("cargo can be run");
+        assert!(output.status.success(), "weir was not built:\n{}", String::from_utf8_lossy(&output.stderr));
+        launcher(&target)
+    })
+}
+
+/// A signal that is ignored stays ignored in what is executed: a file that may not grow is then an error of a write, as
+/// a full disk is, and not the end of the process.
+fn launcher(target: &Path) -> PathBuf {
+    let binary = target.join("debug/weir");
+    assert!(binary.is_file(), "cargo left no {}", binary.display());
+    let script = format!(
+        "#!/bin/sh\ntrap '' XFSZ\nif [ -s \"${{{PLAN}:-}}\" ]; then\n    WEIR_FAILPOINTS=$(cat \"${PLAN}\")\n    \
+         export WEIR_FAILPOINTS\nfi\nexec '{}' \"$@\"\n",
+        binary.display()
+    );
+    // In place at once: another test program may be starting the one that is there.
+    let mut fresh = tempfile::NamedTempFile::new_in(target).expect("a file can be made");
+    fresh.write_all(script.as_bytes()).expect("the launcher can be written");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(fresh.path(), executable).expect("the launcher can be made executable");
+    let path = target.join("launch-weir");
+    fresh.persist(&path).expect("the launcher can be put in place");
+    path
+}
