@@ -11,7 +11,7 @@ use weir_domain::money::{Amounts, Hold};
 use weir_domain::policy::{Key, Snapshot};
 use weir_domain::price::{Price, PriceError, TierScope, TokenKinds, UsageBound};
 use weir_domain::registry::{Capability, Deployment, LogicalModel, Tokenizer};
-use weir_domain::usage::Usage;
+use weir_domain::usage::{Meter, MeterReading, Usage};
 use weir_wire::bound::{TokenRatio, input_tokens_at_most};
 use weir_wire::openai::chat::ChatFacts;
 
@@ -167,8 +167,15 @@ fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, ratio
         input_tokens: input_tokens_at_most(&facts.size, ratio),
         output_tokens: cap.saturating_mul(i64::from(facts.choices)),
         kinds,
-        units: Vec::new(),
+        units: searches(facts),
     }
+}
+
+/// A provider that searches the web bills each search; one per choice is what a chat request can cause.
+fn searches(facts: &ChatFacts) -> Vec<MeterReading> {
+    let quantity = i64::from(facts.choices);
+    let searches = facts.needs.contains(Capability::WebSearch);
+    searches.then_some(MeterReading { meter: Meter::ToolWebSearch, quantity }).into_iter().collect()
 }
 
 fn worst_case(price: &Price, bound: &UsageBound, tier: Option<&str>) -> Result<Hold, PriceError> {

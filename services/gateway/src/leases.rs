@@ -10,13 +10,20 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use weir_domain::ids::ReservationId;
-use weir_domain::reservation::{Command, Decision};
+use weir_domain::reservation::{Command, Decision, decide};
 
-use crate::record::{Identity, batch};
+use crate::record::{Identity, NoBalances, batch};
 use crate::server::Inner;
 
 #[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<HashMap<ReservationId, Identity>>);
+pub(crate) struct Leases(Mutex<HashMap<ReservationId, Held>>);
+
+#[derive(Debug)]
+struct Held {
+    identity: Identity,
+    /// The end of the lease as this process last set it, ms.
+    until_ms: i64,
+}
 
 /// Ends the renewals of one reservation when dropped.
 #[derive(Debug)]
@@ -33,8 +40,15 @@ impl Drop for Lease {
 
 impl Leases {
     pub(crate) fn hold(gateway: &Arc<Inner>, identity: &Identity) -> Lease {
-        gateway.leases.0.lock().insert(identity.id, identity.clone());
+        let held = Held { identity: identity.clone(), until_ms: gateway.clock.now_ms() + gateway.lease_ms() };
+        gateway.leases.0.lock().insert(identity.id, held);
         Lease { gateway: Arc::clone(gateway), id: identity.id }
+    }
+
+    fn note(&self, id: ReservationId, until_ms: i64) {
+        if let Some(held) = self.0.lock().get_mut(&id) {
+            held.until_ms = until_ms;
+        }
     }
 
     /// How many requests run.
@@ -59,23 +73,40 @@ pub(crate) async fn keep(gateway: Arc<Inner>) {
 }
 
 async fn renew_all(gateway: &Inner) {
-    let running: Vec<Identity> = gateway.leases.0.lock().values().cloned().collect();
-    let until_ms = gateway.clock.now_ms() + gateway.lease_ms();
-    for identity in running {
-        let command = Command::Renew { until_ms, owner: Arc::clone(&gateway.owner) };
-        match gateway.quota.execute(&identity.tenant, identity.id, &command).await {
-            Ok(reply) => note_resumption(gateway, &identity, reply.decision),
+    let running: Vec<(Identity, i64)> =
+        gateway.leases.0.lock().values().map(|held| (held.identity.clone(), held.until_ms)).collect();
+    for (identity, until_ms) in running {
+        let now_ms = gateway.clock.now_ms();
+        if now_ms >= until_ms {
+            tell_resumption(gateway, &identity, now_ms).await;
+        }
+        let renewed_ms = now_ms + gateway.lease_ms();
+        match gateway.quota.execute(&identity.tenant, identity.id, &renewal(gateway, renewed_ms)).await {
+            Ok(_) => gateway.leases.note(identity.id, renewed_ms),
             Err(error) => tracing::warn!(reservation_id = %identity.id, %error, "lease not renewed"),
         }
     }
 }
 
-/// The reconciler had pended it: the log learns that its owner is alive. Should this process die before the event is
-/// durable, the log still says pending, which is the cautious of the two.
-fn note_resumption(gateway: &Inner, identity: &Identity, decision: Decision) {
-    let Decision::Change(events) = decision else { return };
-    if events.iter().any(|event| event.kind().is_some()) {
-        tracing::warn!(reservation_id = %identity.id, "lease had ended and was taken back");
-        let _append = gateway.log.append(batch(gateway, identity, events.into_iter()));
+fn renewal(gateway: &Inner, until_ms: i64) -> Command {
+    Command::Renew { until_ms, owner: Arc::clone(&gateway.owner) }
+}
+
+/// A lease that ended before it was renewed may have been pended by the reconciler. Then the log must learn that its
+/// owner is alive before the store does (I8).
+async fn tell_resumption(gateway: &Inner, identity: &Identity, now_ms: i64) {
+    let found = match gateway.quota.find(&identity.tenant, identity.id).await {
+        Ok(found) => found,
+        Err(error) => return tracing::warn!(reservation_id = %identity.id, %error, "lease not looked up"),
+    };
+    let command = renewal(gateway, now_ms + gateway.lease_ms());
+    let Decision::Change(events) = decide(found.as_ref(), &NoBalances, &command, now_ms) else { return };
+    if events.iter().all(|event| event.kind().is_none()) {
+        return;
+    }
+    tracing::warn!(reservation_id = %identity.id, "lease had ended and is taken back");
+    let append = gateway.log.append(batch(gateway, identity, events.into_iter()));
+    if let Err(error) = append.durable().await {
+        tracing::error!(reservation_id = %identity.id, %error, "resumption is not on the log");
     }
 }

@@ -190,8 +190,8 @@ pub(crate) enum CloseError {
     Store(#[source] QuotaError),
 }
 
-/// Closing takes nothing from any limit.
-struct NoBalances;
+/// Closing and renewing take nothing from any limit.
+pub(crate) struct NoBalances;
 
 impl Balances for NoBalances {
     fn admit(&self, _: &Counting, _: &[Limit], _: Amounts, _: i64, _: i64) -> Result<(), Denial> {
