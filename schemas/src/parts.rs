@@ -64,7 +64,12 @@ impl Serialize for Millis {
 
 impl<'de> Deserialize<'de> for Millis {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        i64::deserialize(deserializer).map(|micros| Self(micros.div_euclid(1000)))
+        let ms = i64::deserialize(deserializer)?.div_euclid(1000);
+        // Within the last millisecond of the range: it could not be written again.
+        if ms.checked_mul(1000).is_none() {
+            return Err(serde::de::Error::custom(DatumError::TimeOutOfRange));
+        }
+        Ok(Self(ms))
     }
 }
 
