@@ -1,5 +1,7 @@
 //! Attempts that fail, clients that leave, limits that refuse: what may be tried again and what it costs.
 
+#![cfg(test)]
+
 mod support;
 
 use std::time::Duration;
@@ -120,9 +122,10 @@ async fn o40_waits_are_passed_on_rounded_up_and_never_zero() {
     let wait: u64 = read.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=61).contains(&wait), "{wait}");
 
-    let month = Measure::Calendar { unit: Unit::Usd, window: WindowKind::Total };
-    let house = House::build(Setup { limits: vec![limit(month, 5_000_000)], ..Setup::default() }).await;
-    house.post(body(false)).await;
+    // A hold is some $0.004 and the charge $0.002: the second fits neither before nor after the first is settled.
+    let for_ever = Measure::Calendar { unit: Unit::Usd, window: WindowKind::Total };
+    let tiers = vec![Script { usage: usage(50, 50), ..Script::default() }];
+    let house = House::build(Setup { limits: vec![limit(for_ever, 5_000_000)], tiers, ..Setup::default() }).await;
     house.post(body(false)).await;
     let read = house.post(body(false)).await;
     assert_eq!(read.status, 429);

@@ -1,6 +1,8 @@
 //! What no client should send: broken framing, absurd values, half requests. Each is answered or hung up on, and
 //! afterwards the gateway serves on, holds nothing and has not panicked.
 
+#![cfg(test)]
+
 mod support;
 
 use std::time::Duration;

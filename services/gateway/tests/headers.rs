@@ -1,5 +1,7 @@
 //! What the headers of an answer tell: the reservation, and how the rates stand.
 
+#![cfg(test)]
+
 mod support;
 
 use support::{House, Read, Setup, body, key_id};
@@ -72,7 +74,8 @@ async fn a_providers_429_carries_our_rates_and_not_the_providers() {
 
 #[tokio::test]
 async fn without_a_rate_there_are_no_such_headers() {
-    let house = House::of(Script { headers: [("x-ratelimit-limit-tokens".into(), "9".into())].into(), ..Script::default() });
+    let house =
+        House::of(Script { headers: [("x-ratelimit-limit-tokens".into(), "9".into())].into(), ..Script::default() });
     let read = house.await.post(body(false)).await;
     assert!(read.headers.keys().all(|name| !name.as_str().starts_with("x-ratelimit")), "{:?}", read.headers);
 }

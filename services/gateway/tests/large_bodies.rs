@@ -1,6 +1,8 @@
 //! O43: pictures of many megabytes pass, larger bodies are refused so that the client can read why, and many at once
 //! are bounded by a configured total instead of by the machine.
 
+#![cfg(test)]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Time against requests that run: keys that expire (O59), leases that are renewed, stall, and are taken back.
 
+#![cfg(test)]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! Many at once for the last of something: whatever the kind of limit and its scope, exactly the right number pass, and
 //! what was denied leaves nothing behind. Then revocation, expiry and leases against requests that run.
 
+#![cfg(test)]
+
 mod support;
 
 use std::collections::HashMap;

@@ -1,5 +1,7 @@
 //! The main paths through a gateway: what the client gets, what the provider saw, what the log and the counters say.
 
+#![cfg(test)]
+
 mod support;
 
 use support::{House, body};

@@ -1,5 +1,7 @@
 //! O47 and O48: clients that hardly read, and providers that hang up on idle connections.
 
+#![cfg(test)]
+
 mod support;
 
 use std::sync::Arc;
@@ -198,7 +200,7 @@ async fn o48_a_request_on_a_connection_that_was_closed_meanwhile_is_unsent() {
 }
 
 async fn closing(provider_idle: Duration, pool_idle: Duration) -> (House, SocketProvider) {
-    let provider = SocketProvider::start(After::CloseIdleAfter(provider_idle)).await;
+    let provider = SocketProvider::start(After::CloseIdle(provider_idle)).await;
     let upstream = UpstreamOptions { idle_timeout: pool_idle, ..UpstreamOptions::default() };
     let setup = Setup { tiers: Vec::new(), providers: vec![provider.url()], upstream, ..Setup::default() };
     (House::build(setup).await, provider)

@@ -1,5 +1,7 @@
 //! Streams through the gateway: framing, the commitment point, what breaks and what it costs.
 
+#![cfg(test)]
+
 mod support;
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! A gateway in this process, before a scripted provider, over real sockets: real log, real quota store, no catalog.
 
+#![cfg(test)]
 #![allow(dead_code, reason = "every test file uses its own part of the harness")]
 
 pub mod provider;

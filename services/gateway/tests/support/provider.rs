@@ -18,7 +18,7 @@ pub enum After {
     /// Waits for the next request.
     Keep,
     /// Closes in order when nothing came for this long, without having said so.
-    CloseIdleAfter(Duration),
+    CloseIdle(Duration),
     /// Resets the connection as soon as the first byte of another request is there: it was not read.
     ResetOnReuse,
 }
@@ -107,7 +107,7 @@ impl Peer {
         let mut served = 0;
         loop {
             let arrived = match (self.after, served) {
-                (After::CloseIdleAfter(idle), 1..) => {
+                (After::CloseIdle(idle), 1..) => {
                     tokio::time::timeout(idle, read_some(&mut stream, &mut buffer)).await.unwrap_or(false)
                 }
                 (After::ResetOnReuse, 1..) => {
@@ -116,7 +116,7 @@ impl Peer {
                     }
                     return;
                 }
-                (After::Keep | After::CloseIdleAfter(_) | After::ResetOnReuse, _) => {
+                (After::Keep | After::CloseIdle(_) | After::ResetOnReuse, _) => {
                     read_some(&mut stream, &mut buffer).await
                 }
             };
