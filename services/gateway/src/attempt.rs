@@ -370,7 +370,11 @@ impl Attempt<'_> {
 
     fn commit(&self, headers: HeaderMap, peek: Peek) -> AttemptEnd {
         let facts = self.prepared.request.facts();
-        let provider_id = peek.reader.response_id().or_else(|| correlated(self.prepared.arrival.dialect, &headers));
+        let provider_id = peek
+            .reader
+            .response_id()
+            .filter(|id| id.len() <= MOST_ID_BYTES)
+            .or_else(|| correlated(self.prepared.arrival.dialect, &headers));
         let editor = StreamEditor::new(&facts.model, &self.correlation, facts.wants_stream_usage());
         let opened = Opened {
             upstream: peek.upstream,
@@ -445,7 +449,7 @@ pub(crate) fn correlated(dialect: Dialect, headers: &HeaderMap) -> Option<String
 }
 
 /// The longest provider id that is recorded.
-const MOST_ID_BYTES: usize = 256;
+pub(crate) const MOST_ID_BYTES: usize = 256;
 
 fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<RetryAfter> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());

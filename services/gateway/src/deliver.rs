@@ -19,7 +19,7 @@ use weir_wire::headers;
 use weir_wire::openai::chat::{PlainAnswer, StreamReader};
 use weir_wire::verdict::{Happening, ProviderRows, judge};
 
-use crate::attempt::{correlated, millis};
+use crate::attempt::{MOST_ID_BYTES, correlated, millis};
 use crate::client::ClientBody;
 use crate::execute::{Ended, Execution, Marked, Trail};
 use crate::relay::{BreakReason, Cut, Opened, Reins, RelayBody, RelayEnd, RelayOutcome};
@@ -56,7 +56,8 @@ impl Execution<'_> {
         let usage = answer.usage().and_then(|extracted| extracted.usage);
         let verdict = usage.map_or(AttemptVerdict::ExecutedUsageUnknown, AttemptVerdict::Executed);
         let closing = self.closing(deployment, verdict, answer.served_tier());
-        if let Some(provider_id) = answer.response_id().or_else(|| correlated(dialect, provider)) {
+        let said = answer.response_id().filter(|id| id.len() <= MOST_ID_BYTES);
+        if let Some(provider_id) = said.or_else(|| correlated(dialect, provider)) {
             self.correlate(marked.number, provider_id).await;
         }
         let open = (marked.number, closing);

@@ -16,7 +16,7 @@ use weir_domain::reservation::{
 };
 use weir_quota::QuotaError;
 use weir_runtime::failpoint;
-use weir_schemas::reservation_event::{Header, ReservationEvent};
+use weir_schemas::reservation_event::{Header, NotLogged, ReservationEvent};
 use weir_streams::{Append, AppendError, Batch, Topic};
 
 use crate::lifecycle::Prepared;
@@ -148,8 +148,9 @@ impl Record {
     }
 }
 
-/// What most events take, framing included; a larger one grows its buffer.
-const EVENT_BYTES: usize = 256;
+/// What the events of most steps take, framing included; larger ones grow the buffer.
+const STEP_BYTES: usize = 1024;
+const EVENTS_OF_A_STEP: usize = 4;
 
 /// The events of one step, framed, as one batch.
 pub(crate) fn batch(gateway: &Inner, identity: &Identity, events: impl Iterator<Item = Event>) -> Batch {
@@ -163,22 +164,32 @@ pub(crate) fn batch(gateway: &Inner, identity: &Identity, events: impl Iterator<
         snapshot_version: identity.snapshot_version,
         trace_id: identity.trace_id,
     };
-    let values = events.filter_map(|event| encoded(header.clone(), event)).collect();
+    let values = encoded(&header, events);
     Batch::new(Topic::Reservations, Bytes::copy_from_slice(identity.id.as_bytes()), now_us / 1000, values)
 }
 
-/// The frame of one event; `None` for what concerns the store alone.
-fn encoded(header: Header, event: Event) -> Option<Bytes> {
-    let event = ReservationEvent::new(header, event).ok()?;
-    let mut bytes = Vec::with_capacity(EVENT_BYTES);
-    match event.encode(&mut bytes) {
-        Ok(()) => Some(Bytes::from(bytes)),
-        Err(error) => {
-            // Every field was bounded on its way in; should one not be, the reservation must not look unopened.
-            tracing::error!(reservation_id = %event.header().reservation, %error, "event cannot be encoded");
-            None
+/// The frames of one step's events, which share one buffer; what concerns the store alone has none.
+fn encoded(header: &Header, events: impl Iterator<Item = Event>) -> Vec<Bytes> {
+    let mut bytes = Vec::with_capacity(STEP_BYTES);
+    let mut ends = Vec::with_capacity(EVENTS_OF_A_STEP);
+    for event in events {
+        let start = bytes.len();
+        // Every field was bounded on its way in; should one not be, the rest of the step must still be told.
+        match ReservationEvent::new(header.clone(), event).map(|event| event.encode(&mut bytes)) {
+            Ok(Ok(())) => ends.push(bytes.len()),
+            Ok(Err(error)) => {
+                tracing::error!(reservation_id = %header.reservation, %error, "event cannot be encoded");
+                bytes.truncate(start);
+            }
+            Err(NotLogged::StoreOnly) => {}
+            Err(error @ NotLogged::Field(_)) => {
+                tracing::error!(reservation_id = %header.reservation, %error, "event cannot be logged");
+            }
         }
     }
+    let mut rest = Bytes::from(bytes);
+    let mut taken = 0;
+    ends.into_iter().map(|end| rest.split_to(end - std::mem::replace(&mut taken, end))).collect()
 }
 
 /// Why a reservation could not be closed. Either way it is found by its lease and completed by the reconciler.

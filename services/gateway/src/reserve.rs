@@ -59,7 +59,7 @@ async fn ask(gateway: &Arc<Inner>, prepared: &Prepared, id: ReservationId, hold:
         team: prepared.key.team.clone(),
         key: prepared.key.id.clone(),
         model: prepared.model.name.clone(),
-        fingerprint: keyed(prepared, b"body", prepared.request.body()),
+        fingerprint: fingerprint(prepared, id),
         hold,
         counting: Counting { scopes, windows: *windows.windows() },
         price_version: prepared.snapshot.prices.version().clone(),
@@ -111,6 +111,15 @@ fn denied(denial: Denial, rates: RateStandings, resets_in_ms: impl Fn(&Limit) ->
             let retry_after_ms = retry_after_ms.or_else(|| resets_in_ms(&denial.limit));
             LimitRefusal::Reached { limit: Box::new(denial.limit), retry_after_ms, rates: Box::new(rates) }.into()
         }
+    }
+}
+
+/// Tells one request from another under the same id. Ids are new each time, so only a client's `Idempotency-Key` can
+/// bring a second body; without one there is nothing to compare, and the body, which may be megabytes, is not read.
+fn fingerprint(prepared: &Prepared, id: ReservationId) -> [u8; 32] {
+    match prepared.idempotency_key {
+        Some(_) => keyed(prepared, b"body", prepared.request.body()),
+        None => keyed(prepared, b"reservation", id.as_bytes()),
     }
 }
 
