@@ -167,8 +167,8 @@ fn attempts_of(stored: &[Attempt], account: &ReservationAccount, lines: &[Ledger
     let is_stored = |number| stored.iter().any(|attempt| attempt.number == number);
     let of_lines_alone = account.attempts.iter().filter(|a| !is_stored(a.number));
     let target_of = |number| lines.iter().find(|line| line.key.attempt == number).and_then(|line| line.target.clone());
-    let from_lines = of_lines_alone
-        .map(|a| Attempt { target: target_of(a.number), ..Attempt::from_ledger(a.number, a.total) });
+    let from_lines =
+        of_lines_alone.map(|a| Attempt { target: target_of(a.number), ..Attempt::from_ledger(a.number, a.total) });
     explained.chain(from_lines).collect()
 }
 

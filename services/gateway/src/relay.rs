@@ -223,10 +223,8 @@ impl RelayBody {
 
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         self.reins.last_polled_ms.store(self.reins.now_ms(), Ordering::Release);
-        let brought = !self.is_over && self.fill(cx);
-        if self.keeps_gathering(brought) {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        if !self.is_over {
+            self.fill(cx);
         }
         if !self.out.is_empty() {
             // A test kills the process here after some pieces went out.
@@ -241,37 +239,27 @@ impl RelayBody {
         Poll::Pending
     }
 
-    /// hyper hands over one chunk of the provider's read at a time, and would write each by itself. While turns of the
-    /// executor bring chunks, they are gathered; the first turn that brings none gives all of them out. There is no
-    /// timer: a chunk waits for tasks that are ready, never for one that is not there.
-    fn keeps_gathering(&self, brought: bool) -> bool {
-        brought && !self.is_over && !self.out.is_empty() && self.out.len() < GATHER_BYTES
-    }
-
-    /// Reads what is there, up to the bound, into `out`; returns whether the provider brought anything.
-    fn fill(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Reads what is there, up to the bound, into `out`.
+    fn fill(&mut self, cx: &mut Context<'_>) {
         self.reins.waker.register(cx.waker());
         if let Some(cut) = self.reins.taken_cut() {
-            match cut {
+            return match cut {
                 Cut::ReadTimeout => self.finish(RelayOutcome::Broke(BreakReason::ReadTimeout)),
                 Cut::DeadlineExceeded => self.finish(RelayOutcome::Broke(BreakReason::DeadlineExceeded)),
                 Cut::EnoughWaited => self.finish(RelayOutcome::Complete),
-            }
-            return false;
+            };
         }
         self.drain_decoder();
-        let mut brought = false;
         while !self.is_over && self.out.len() < GATHER_BYTES {
-            let Some(upstream) = self.upstream.as_mut() else { break };
+            let Some(upstream) = self.upstream.as_mut() else { return };
             match Pin::new(upstream).poll_frame(cx) {
                 Poll::Pending => {
                     if self.reins.ping.swap(false, Ordering::AcqRel) && self.out.is_empty() {
                         self.out.extend_from_slice(keep_alive(self.dialect));
                     }
-                    break;
+                    return;
                 }
                 Poll::Ready(Some(Ok(frame))) => {
-                    brought = true;
                     self.reins.last_read_ms.store(self.reins.now_ms(), Ordering::Release);
                     if let Ok(bytes) = frame.into_data() {
                         self.decoder.push(bytes);
@@ -282,7 +270,6 @@ impl RelayBody {
                 Poll::Ready(None) => self.end_of_upstream(BreakReason::StreamIncomplete),
             }
         }
-        brought
     }
 
     fn drain_decoder(&mut self) {

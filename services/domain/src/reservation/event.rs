@@ -76,24 +76,56 @@ pub enum PendCause {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     ReservationCreated(Arc<Created>),
-    ReservationExtended { number: AttemptNumber, by: Hold },
-    AttemptStarted { number: AttemptNumber, hold: Hold, target: Arc<Target> },
-    AttemptCorrelated { number: AttemptNumber, provider_id: String },
-    UsageBounded { number: AttemptNumber, hold: Hold },
-    UsageRecorded { number: AttemptNumber, record: Arc<UsageRecord> },
-    AttemptClosed { number: AttemptNumber, outcome: AttemptOutcome },
+    ReservationExtended {
+        number: AttemptNumber,
+        by: Hold,
+    },
+    AttemptStarted {
+        number: AttemptNumber,
+        hold: Hold,
+        target: Arc<Target>,
+    },
+    AttemptCorrelated {
+        number: AttemptNumber,
+        provider_id: String,
+    },
+    UsageBounded {
+        number: AttemptNumber,
+        hold: Hold,
+    },
+    UsageRecorded {
+        number: AttemptNumber,
+        record: Arc<UsageRecord>,
+    },
+    AttemptClosed {
+        number: AttemptNumber,
+        outcome: AttemptOutcome,
+    },
     /// `ordinal` counts the resumptions before it, so that a copy of an earlier pending is recognised.
-    ReservationPending { cause: PendCause, ordinal: u16 },
-    ReservationSettled { charged: Charge },
+    ReservationPending {
+        cause: PendCause,
+        ordinal: u16,
+    },
+    ReservationSettled {
+        charged: Charge,
+    },
     ReservationReleased,
-    ReservationResumed { ordinal: u16, due_ms: i64 },
+    ReservationResumed {
+        ordinal: u16,
+        due_ms: i64,
+    },
     ReservationEscalated,
     /// Store only: concurrency was given back.
     SlotFreed,
     /// Store only: the lease was extended.
-    LeaseRenewed { due_ms: i64 },
+    LeaseRenewed {
+        due_ms: i64,
+    },
     /// Store only: the ledger's running total of an attempt.
-    ChargeCorrected { number: AttemptNumber, total: Charge },
+    ChargeCorrected {
+        number: AttemptNumber,
+        total: Charge,
+    },
 }
 
 /// The kinds of event that are on the log.
