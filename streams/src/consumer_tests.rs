@@ -1,12 +1,15 @@
 //! The consumer loop over the embedded log, with stores in memory.
 
 use std::error::Error;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::time::timeout;
 
 use super::*;
 use crate::append::Append;
+use crate::conformance::PATIENCE;
 use crate::conformance::consumer::ConsumerHarness;
 use crate::consumer_conformance;
 use crate::contract::{Batch, EventLog, Health, Limits, Offsets, Position, ReadError, Visibility};
@@ -134,4 +137,87 @@ async fn a_log_that_wakes_for_nothing_is_asked_with_pauses() {
     assert_eq!(*log.asked.lock(), 3, "a log that is away at the start is asked again");
     assert!((5..20).contains(&*log.reads.lock()), "{:?}", log.reads);
     assert!(consumer.trouble().is_some());
+}
+
+/// An effect that remembers the sizes of deliveries.
+#[derive(Default)]
+struct Sizes(Mutex<Vec<usize>>);
+
+#[async_trait]
+impl Effect for Sizes {
+    async fn apply(&self, delivery: Delivery<'_>) -> Result<Applied, EffectError> {
+        self.0.lock().push(delivery.records.len());
+        Ok(Applied::Effect)
+    }
+}
+
+/// A consumer whose full delivery are three records.
+fn gathering(setup: &InMemory, gather: Duration) -> (Consumer, Arc<Sizes>) {
+    let sizes = Arc::<Sizes>::default();
+    let mut options = ConsumerOptions { gather, ..ConsumerOptions::new(OnPoison::SkipRecord) };
+    options.limits.records = 3;
+    let subscription = Subscription { consumer: "test".into(), topic: Topic::Usage, partition: 0 };
+    let (log, effect) = (Arc::clone(&setup.log) as Arc<dyn EventLog>, Arc::clone(&sizes) as Arc<dyn Effect>);
+    let (positions, parking) = (Arc::clone(&setup.positions), Arc::clone(&setup.parking));
+    (Consumer::new(subscription, log, effect, positions, parking, options), sizes)
+}
+
+/// Looks at the position rather than waiting in `reached`, which would end the gathering.
+async fn until_position(consumer: &Consumer, position: u64) {
+    let looks = async {
+        while consumer.position() < position {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(PATIENCE, looks).await.unwrap_or_else(|_| panic!("stands at {}", consumer.position()));
+}
+
+#[tokio::test]
+async fn records_gather_at_the_tail_and_nowhere_else() {
+    let setup = fresh().await;
+    // Whatever is delivered before the end was not gathered.
+    let (consumer, sizes) = gathering(&setup, Duration::from_secs(3600));
+    let log = &setup.log;
+    let append = async |records: usize| {
+        for _ in 0..records {
+            log.append(Batch::new(Topic::Usage, "key", 0, vec!["value".into()])).durable().await.unwrap();
+        }
+    };
+    append(6).await;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = async { consumer.run(async { drop(stopped.await) }).await.unwrap() };
+    let driving = async {
+        until_position(&consumer, 6).await;
+        assert_eq!(*sizes.0.lock(), [3, 3], "catching up");
+        append(2).await;
+        timeout(PATIENCE, consumer.reached(8)).await.expect("who waits need not wait for the gathering");
+        assert_eq!(*sizes.0.lock(), [3, 3, 2], "gathered");
+        append(3).await;
+        until_position(&consumer, 11).await;
+        assert_eq!(*sizes.0.lock(), [3, 3, 2, 3], "a full delivery does not wait");
+        append(1).await;
+        stop.send(()).unwrap();
+    };
+    timeout(PATIENCE, async { tokio::join!(running, driving) }).await.expect("a stop need not wait either");
+    assert_eq!(*sizes.0.lock(), [3, 3, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_after_silence_is_delivered_at_once() {
+    let setup = fresh().await;
+    let (consumer, sizes) = gathering(&setup, Duration::from_secs(60));
+    let log = &setup.log;
+    consumer
+        .run(async {
+            for (silence, position) in [(0, 1), (60, 2)] {
+                tokio::time::advance(Duration::from_secs(silence)).await;
+                let began = tokio::time::Instant::now();
+                log.append(Batch::new(Topic::Usage, "key", 0, vec!["value".into()])).durable().await.unwrap();
+                until_position(&consumer, position).await;
+                assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+            }
+        })
+        .await
+        .unwrap();
+    assert_eq!(*sizes.0.lock(), [1, 1]);
 }

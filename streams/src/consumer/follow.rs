@@ -11,48 +11,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use thiserror::Error;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::dead_letter::{DeadLetter, DeadLetterError};
 use super::{
-    Applied, Delivery, Effect, EffectError, ParkedKey, Parking, Positions, Resolution, StoreError, Subscription,
+    Applied, ConsumerOptions, Delivery, Effect, EffectError, ParkedKey, Parking, Positions, Resolution, StoreError,
+    Subscription,
 };
-use crate::contract::{AppendError, CloseCause, EventLog, Limits, Position, ReadError, StoredRecord, Visibility};
+use crate::contract::{AppendError, CloseCause, EventLog, Position, ReadError, StoredRecord};
 use crate::topics::OnPoison;
-
-/// How a consumer behaves; the defaults fit every consumer of Weir.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConsumerOptions {
-    /// From the topic's row in `topics.toml`.
-    pub on_poison: OnPoison,
-    /// Of one delivery.
-    pub limits: Limits,
-    pub seen: Visibility,
-    /// Pause after the first failure of a delivery; doubles up to `longest_pause`.
-    pub first_pause: Duration,
-    pub longest_pause: Duration,
-    /// How often the orders of operators are looked for while keys are parked.
-    pub look_every: Duration,
-    /// More parked keys than this are not single bad events but a bad consumer: poison is then retried, which holds
-    /// the partition and raises its lag, instead of parking every reservation there is.
-    pub max_parked_keys: usize,
-}
-
-impl ConsumerOptions {
-    #[must_use]
-    pub fn new(on_poison: OnPoison) -> Self {
-        Self {
-            on_poison,
-            limits: Limits::default(),
-            seen: Visibility::Durable,
-            first_pause: Duration::from_millis(50),
-            longest_pause: Duration::from_secs(5),
-            look_every: Duration::from_secs(1),
-            max_parked_keys: 10_000,
-        }
-    }
-}
 
 /// Why a consumer ended although nobody stopped it. A person is needed.
 #[derive(Debug, Error)]
@@ -101,7 +69,10 @@ pub struct Consumer {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Its receivers are those who wait in `reached`.
     position: watch::Sender<u64>,
+    /// Tells a loop that gathers of a new receiver.
+    hurry: Notify,
     oldest_ms: Mutex<Option<i64>>,
     parked_keys: AtomicUsize,
     retries: AtomicU64,
@@ -153,7 +124,7 @@ impl Consumer {
     pub async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<(), ConsumerError> {
         let mut stop = pin!(stop);
         let Some((mut next, mut parked)) = self.begin(stop.as_mut()).await? else { return Ok(()) };
-        let mut last_look = None;
+        let (mut last_look, mut gathers_until) = (None, None);
         let mut pauses = self.pauses();
         loop {
             self.note(next, None, parked.len());
@@ -164,7 +135,7 @@ impl Consumer {
             let read = tokio::select! {
                 biased;
                 () = stop.as_mut() => return Ok(()),
-                read = self.next_records(next, !parked.is_empty()) => read,
+                read = self.next_records(next, !parked.is_empty(), gathers_until) => read,
             };
             let records = match read {
                 Ok(Some(records)) => records,
@@ -192,6 +163,7 @@ impl Consumer {
                 return Ok(());
             }
             next = after;
+            gathers_until = Some(Instant::now() + self.options.gather);
         }
     }
 
@@ -217,8 +189,10 @@ impl Consumer {
     /// Returns once every record below `offset` was applied or parked: a start that must not open before its stores have
     /// caught up waits here.
     pub async fn reached(&self, offset: u64) {
+        let mut position = self.state.position.subscribe();
+        self.state.hurry.notify_one();
         // The sender lives in `self`, so the channel cannot close while this waits.
-        let _ = self.state.position.subscribe().wait_for(|position| *position >= offset).await;
+        let _ = position.wait_for(|position| *position >= offset).await;
     }
 
     /// How many times something was tried again since the start.
@@ -273,7 +247,12 @@ impl Consumer {
     }
 
     /// Waits for records and reads them; `None` when it is time to look for orders.
-    async fn next_records(&self, next: u64, looks: bool) -> Result<Option<Vec<StoredRecord>>, ReadError> {
+    async fn next_records(
+        &self,
+        next: u64,
+        looks: bool,
+        gathers_until: Option<Instant>,
+    ) -> Result<Option<Vec<StoredRecord>>, ReadError> {
         let (topic, partition) = (self.subscription.topic, self.subscription.partition);
         let at = Position { topic, partition, offset: next };
         let wait = self.log.wait(at, self.options.seen);
@@ -285,7 +264,26 @@ impl Consumer {
         } else {
             wait.await?;
         }
+        if let Some(until) = gathers_until.filter(|until| *until > Instant::now()) {
+            self.gather(at, until).await;
+        }
         self.log.read(at, self.options.limits, self.options.seen).await.map(Some)
+    }
+
+    /// Lets records gather until then, or until there is a full delivery, which a consumer that catches up finds at once.
+    async fn gather(&self, at: Position, until: Instant) {
+        let last_of_full = at.offset.saturating_add(self.options.limits.records.saturating_sub(1) as u64);
+        let is_awaited = async {
+            while self.state.position.receiver_count() == 0 {
+                self.state.hurry.notified().await;
+            }
+        };
+        tokio::select! {
+            // An error is left to the read: what a log that was closed has is still delivered.
+            _ = self.log.wait(Position { offset: last_of_full, ..at }, self.options.seen) => {}
+            () = is_awaited => {}
+            () = sleep_until(until) => {}
+        }
     }
 
     /// Applies one delivery, whatever it takes, and moves the position to `after`.

@@ -2,19 +2,22 @@
 //!
 //! A [`Consumer`] reads durable records, hands them to its [`Effect`] in order, and only then moves its position. A
 //! crash between the two delivers again, so **effects are idempotent**; one that can store the position in its own
-//! transaction does so and says it. While there is a backlog a batch is large; at the tail it is what is there, at once.
+//! transaction does so and says it. While there is a backlog a batch is large; at the tail it is what is there, at
+//! once after silence and some milliseconds after the one before under load.
 //!
 //! An event that can never be digested must neither stop the others nor be passed over by later events of its key:
 //! in money topics its key is **parked** (see [`Parking`]), elsewhere the record is skipped. Either way a dead letter
 //! says what happened, before the position moves.
 
 mod follow;
+mod options;
 
 mod dead_letter;
 mod stores;
 
 pub use dead_letter::{DeadLetter, DeadLetterError};
-pub use follow::{Consumer, ConsumerError, ConsumerOptions, Lag};
+pub use follow::{Consumer, ConsumerError, Lag};
+pub use options::ConsumerOptions;
 #[cfg(any(test, feature = "conformance"))]
 pub use stores::{MemoryParking, MemoryPositions};
 pub use stores::{ParkedKey, Parking, Positions, Resolution, StoreError};
