@@ -17,6 +17,7 @@ mod apply;
 pub mod catalog;
 mod control;
 pub mod document;
+pub mod litellm;
 pub mod ports;
 mod prices;
 pub mod secrets;
