@@ -115,7 +115,8 @@ pub struct LedgerOptions {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QuotaOptions {
-    /// How long an ended reservation is remembered, so that a repeated command finds it.
+    /// How long an ended reservation is remembered, so that a repeated command finds it. In one process no reply is
+    /// ever lost, so minutes do; an `Idempotency-Key` is remembered for its own life in any case.
     pub retry_horizon: HumanDuration,
 }
 
@@ -216,8 +217,7 @@ impl LedgerOptions {
 
 impl Default for QuotaOptions {
     fn default() -> Self {
-        let BookOptions { retry_horizon_ms } = BookOptions::default();
-        Self { retry_horizon: HumanDuration::from_ms(u64::try_from(retry_horizon_ms).unwrap_or(0)) }
+        Self { retry_horizon: HumanDuration::from_secs(10 * 60) }
     }
 }
 
