@@ -24,6 +24,9 @@ pub mod client;
 pub mod commands;
 pub mod rest;
 
+pub mod bill;
+pub mod random;
+
 pub mod crash;
 pub mod failpoints;
 
