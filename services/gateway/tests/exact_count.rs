@@ -1,5 +1,7 @@
 //! Where the bound by bytes would refuse: text is counted exactly, once, and only if every deployment names how.
 
+#![cfg(test)]
+
 mod support;
 
 use support::{House, MODEL, Setup, key_id};
