@@ -200,6 +200,8 @@ impl Future for Reached<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (progress, stage, offset) = (self.progress, self.stage, self.offset);
         if progress.count(stage).load(Ordering::Acquire) >= offset {
+            // Whoever counted took the waker along: nothing is left to remove, and the lock is spared.
+            self.waiter = None;
             return Poll::Ready(Ok(()));
         }
         let mut waiting = progress.waiting.lock();

@@ -48,8 +48,8 @@ pub struct SegmentOptions {
     /// What may wait for the writer. 64 MiB are more than a disk writes in the tenth of a second after which callers
     /// should rather be told.
     pub queue_bytes: usize,
-    /// A drain begins at least this long after the one before began. Under load it gathers batches, so that neither
-    /// thread is woken for each; a log at rest writes at once.
+    /// Longest time from the beginning of a drain to that of the next. It gathers batches, so that neither thread is
+    /// woken for each, and grows with their number; a log at rest writes at once.
     pub drain_gap: Duration,
     pub disk: Arc<dyn Disk>,
     pub metrics: LogMetrics,
@@ -63,7 +63,7 @@ impl SegmentOptions {
             segment_bytes: 64 * 1024 * 1024,
             tail_bytes: 16 * 1024 * 1024,
             queue_bytes: 64 * 1024 * 1024,
-            drain_gap: Duration::from_micros(100),
+            drain_gap: Duration::from_millis(1),
             disk: Arc::new(SystemDisk),
             metrics: LogMetrics::default(),
         }

@@ -23,12 +23,15 @@ impl Tail {
         Self { batches: VecDeque::new(), bytes: 0, limit_bytes }
     }
 
-    pub(super) fn push(&mut self, base_offset: u64, batch: Batch) {
+    /// Moves batches that have no place any more into `evicted`: freeing them takes longer than all the rest, and
+    /// readers wait for the ring meanwhile.
+    pub(super) fn push(&mut self, base_offset: u64, batch: Batch, evicted: &mut Vec<Batch>) {
         self.bytes += cost(&batch);
         self.batches.push_back((base_offset, batch));
         while self.bytes > self.limit_bytes {
             let Some((_, oldest)) = self.batches.pop_front() else { return };
             self.bytes -= cost(&oldest);
+            evicted.push(oldest);
         }
     }
 

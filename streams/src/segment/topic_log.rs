@@ -77,13 +77,15 @@ impl TopicLog {
 
     /// The batches are in the active segment's file.
     pub(super) fn published(&self, writer: &SegmentWriter, batches: impl Iterator<Item = (u64, Batch)>) {
+        // Declared before the lock is taken, so that it is dropped after the lock was let go.
+        let mut evicted = Vec::new();
         let mut shelf = self.shelf.lock();
         if let Some(active) = &mut shelf.active {
             let known = active.index.len();
             active.index.extend_from_slice(&writer.index()[known..]);
         }
         for (base_offset, batch) in batches {
-            shelf.tail.push(base_offset, batch);
+            shelf.tail.push(base_offset, batch, &mut evicted);
         }
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -17,6 +17,9 @@ use crate::topics::Topic;
 
 /// Frames of one drain are written in pieces of about this size, which bounds the buffer.
 const PIECE_BYTES: usize = 4 * 1024 * 1024;
+/// What a drain waits for each batch of the one before, about as long as requests take to bring as many: so waiting for
+/// others costs a few requests in flight none of their throughput, and one alone does not pay for what gathers nothing.
+const GAP_PER_BATCH: Duration = Duration::from_micros(100);
 /// Queued batches cost at least this, so that the bound in bytes also bounds their number.
 const QUEUED_OVERHEAD_BYTES: usize = 128;
 
@@ -150,13 +153,14 @@ impl Writer {
                 break (closed, None);
             }
             self.shared.options.metrics.drains.inc();
+            let batches = drain.len();
             if let Err(failed) = self.write(&mut drain) {
                 let closed = failed.closed(self.shared.topic(failed.topic).folder.display());
                 tracing::error!(topic = %failed.topic, error = %failed.source, "event log closed after a failed write");
                 self.shared.queue.fail(closed.clone());
                 break (closed, Some(failed));
             }
-            self.pause(&mut began);
+            self.pause(&mut began, batches);
         };
         for topic in &self.shared.topics {
             let doubtful = failed.as_ref().filter(|failed| failed.topic == topic.topic);
@@ -165,9 +169,11 @@ impl Writer {
         self.shared.sync.stop();
     }
 
-    /// Lets batches gather if drains follow each other closely.
-    fn pause(&self, began: &mut Option<Instant>) {
-        let gap = self.shared.options.drain_gap;
+    /// Lets batches gather if drains follow each other closely. Nobody signals a writer that pauses.
+    fn pause(&self, began: &mut Option<Instant>, batches: usize) {
+        // One more than came, so that under load the gaps grow.
+        let expected = if batches == 1 { 1 } else { u32::try_from(batches).unwrap_or(u32::MAX).saturating_add(1) };
+        let gap = GAP_PER_BATCH.saturating_mul(expected).min(self.shared.options.drain_gap);
         let rest = began.map_or(gap, |began| gap.saturating_sub(began.elapsed()));
         if began.is_some() && !rest.is_zero() {
             thread::sleep(rest);
