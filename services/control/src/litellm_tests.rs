@@ -53,6 +53,12 @@ fn bands_are_cliffs_and_tiers_have_their_own() {
 }
 
 #[test]
+fn a_band_of_caches_leaves_the_price_of_tokens() {
+    let used = |input| charge("band-of-caches", &[("in.uncached", input), ("in.cache_read", 100_000)], None);
+    assert_eq!([used(100_000), used(100_001)], ["0.11", "0.120001"]);
+}
+
+#[test]
 fn cache_writes_have_their_lifetimes() {
     let write = |name, lifetime: &str| charge(name, &[(&format!("in.cache_write.{lifetime}"), 1_000_000)], None);
     assert_eq!(["5m", "1h", "unk"].map(|lifetime| write("writes-of-1h", lifetime)), ["3.75", "6", "6"]);

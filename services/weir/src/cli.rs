@@ -14,6 +14,7 @@ mod up;
 
 mod catalog;
 mod check_config;
+mod import;
 mod key;
 
 mod budget;

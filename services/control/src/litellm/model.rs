@@ -59,6 +59,7 @@ pub(super) fn read(name: &str, provider: &str, fields: &Fields) -> Result<Read, 
     for (key, raw) in fields {
         sheet.take(key, raw, provider)?;
     }
+    sheet.fill_bands();
     sheet.check_default(kind)?;
     sheet.drop_partial_tiers(kind);
     let mut terms = sheet.terms(provider == FROM_THRESHOLD);
@@ -159,6 +160,21 @@ impl Sheet {
             }
         }
         Ok(())
+    }
+
+    /// A band that changes only caches leaves the price of tokens as it is below. One that changes only input or output
+    /// is not completed: that is more likely a gap than a price.
+    fn fill_bands(&mut self) {
+        for tier in [Tier::Default, Tier::Flex, Tier::Priority] {
+            let Some(base) = self.cells.get(&(tier, 0)).cloned() else { continue };
+            for cell in self.cells.range_mut((tier, 1)..=(tier, i64::MAX)).map(|(_, cell)| cell) {
+                if !cell.contains_key(&Column::Input) && !cell.contains_key(&Column::Output) {
+                    for (column, rate) in &base {
+                        cell.entry(*column).or_insert(*rate);
+                    }
+                }
+            }
+        }
     }
 
     /// Whether the default tier says what plain text costs, at every length.

@@ -1,4 +1,4 @@
-//! `weir catalog check | apply`.
+//! `weir catalog check | apply | import`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use weir_runtime::clock::SystemClock;
 use weir_runtime::entropy::OsEntropy;
 
 use super::admin::AdminArgs;
-use super::{Failure, Output, failure};
+use super::{Failure, Output, failure, import};
 
 #[derive(Debug, Args)]
 pub(super) struct CatalogArgs {
@@ -28,6 +28,8 @@ enum Act {
     Check(FileArgs),
     /// Put a catalog in force: it replaces what files brought before.
     Apply(FileArgs),
+    /// Turn a price list of others into [[price]] tables on standard output.
+    Import(import::ImportArgs),
 }
 
 #[derive(Debug, Args)]
@@ -42,6 +44,7 @@ const TOML: &str = "application/toml";
 
 pub(super) fn run(args: &CatalogArgs, output: &Output) -> Result<(), Failure> {
     match &args.act {
+        Act::Import(args) => import::run(args, output),
         Act::Apply(args) => {
             let (name, text) = read(&args.file)?;
             let applied = args.admin.connect()?.post("catalog/apply", &[("file", &name)], TOML, text.as_bytes())?;
@@ -59,7 +62,7 @@ pub(super) fn run(args: &CatalogArgs, output: &Output) -> Result<(), Failure> {
     }
 }
 
-fn read(file: &Path) -> Result<(String, String), Failure> {
+pub(super) fn read(file: &Path) -> Result<(String, String), Failure> {
     let name = file.display().to_string();
     match std::fs::read_to_string(file) {
         Ok(text) => Ok((name, text)),
