@@ -142,3 +142,71 @@ pub trait ReportsPort: Debug + Send + Sync {
         actor: &Actor,
     ) -> Result<Vec<ReportReceipt>, ReportsError>;
 }
+
+/// What an operator decides about a parked key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "act")]
+pub enum ParkedOrder {
+    /// The cause was repaired: the parked records are applied again, in order.
+    Replay,
+    /// The poison record at this offset is left out for good. Naming it makes a repeated order harmless.
+    Skip { offset: u64 },
+}
+
+/// A key whose records wait for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Parked {
+    pub consumer: String,
+    pub topic: String,
+    /// As people read it: text, an id, or hexadecimal bytes.
+    pub key: String,
+    /// Of the record that cannot be applied.
+    pub offset: u64,
+    pub reason: String,
+    /// How many wait, that one included.
+    pub records: u64,
+    /// Given and not carried out yet.
+    pub asked: Option<ParkedOrder>,
+}
+
+/// Why an order was not taken. Nothing changed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DeadLettersError {
+    #[error("`{consumer}` has no parked key `{key}`; `weir dead-letters list` shows what waits")]
+    NotParked { consumer: String, key: String },
+    #[error("the record at {asked} does not wait: the one that cannot be applied is at {waits}")]
+    OtherOffset { asked: u64, waits: u64 },
+    #[error(transparent)]
+    Unavailable(#[from] PortError),
+}
+
+/// The parked stores of all consumers.
+#[async_trait]
+pub trait DeadLettersPort: Debug + Send + Sync {
+    async fn parked(&self) -> Result<Vec<Parked>, PortError>;
+
+    /// MUST have told the log who and why before the consumer can act. The consumer acts within a second or two; the
+    /// same again is harmless.
+    async fn order(&self, consumer: &str, key: &str, order: ParkedOrder, actor: &Actor)
+    -> Result<(), DeadLettersError>;
+}
+
+/// What a rebuild of the counters found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Rebuilt {
+    pub tenants: usize,
+    /// Open and pending reservations.
+    pub reservations: usize,
+    /// Folded since the checkpoint.
+    pub events: u64,
+    /// For so long nothing was admitted.
+    pub closed_ms: i64,
+}
+
+/// The fence of the quota store.
+#[async_trait]
+pub trait QuotaPort: Debug + Send + Sync {
+    /// Closes the store, folds the counters from checkpoint and log, and opens it. MUST NOT open it with anything else:
+    /// after a failure it stays closed, and the same again is the way out.
+    async fn rebuild(&self, actor: &Actor) -> Result<Rebuilt, PortError>;
+}

@@ -21,6 +21,8 @@ mod budget;
 mod ledger;
 mod pending;
 mod reconcile;
+mod dead_letters;
+mod quota;
 mod replay;
 mod show;
 
@@ -29,6 +31,7 @@ mod stub;
 mod admin;
 mod beside;
 mod failure;
+mod progress;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -42,9 +45,25 @@ use crate::data::DataFolder;
 pub use failure::Failure;
 pub(crate) use failure::story;
 
+/// For scripts; the same for every command.
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  refused or failed; nothing changed unless the message says so
+  2  wrong usage or configuration
+  3  not found, or the process that is asked does not run
+
+With --json, results are JSON on standard output, and errors are {\"error\", \"code\"} on standard error.";
+
 /// An AI gateway whose accounting is a log.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, max_term_width = 110, arg_required_else_help = true)]
+#[command(
+    name = "weir",
+    version,
+    max_term_width = 110,
+    arg_required_else_help = true,
+    after_help = "`weir help` tells the exit codes as well.",
+    after_long_help = EXIT_CODES
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -75,6 +94,10 @@ enum Command {
     Reconcile(reconcile::ReconcileArgs),
     /// Prove ledger and counters from the log.
     Replay(replay::ReplayArgs),
+    /// Keys whose records cannot be applied and wait for a person.
+    DeadLetters(dead_letters::DeadLettersArgs),
+    /// The store of the counters.
+    Quota(quota::QuotaArgs),
     /// Run a scripted provider, for demos and tests.
     Stub(stub::StubArgs),
 }
@@ -155,6 +178,8 @@ fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Pending(args) => pending::run(&args, output),
         Command::Reconcile(args) => reconcile::run(&args, output),
         Command::Replay(args) => replay::run(&args, output),
+        Command::DeadLetters(args) => dead_letters::run(&args, output),
+        Command::Quota(args) => quota::run(&args, output),
         Command::Show(args) => show::run(&args, output),
         Command::Stub(args) => stub::run(&args, output),
     }

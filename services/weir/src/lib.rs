@@ -16,6 +16,7 @@ pub mod up;
 pub mod config;
 pub mod data;
 
+mod parked;
 pub mod records;
 pub mod story;
 

@@ -16,8 +16,8 @@ use weir_runtime::entropy::{OsEntropy, new_reservation_id};
 use super::*;
 use crate::control::SnapshotSource as _;
 use crate::ports::{
-    PendingReservation, PortError, ReportFormat, ReportProblem, ReportReceipt, ReportStatus, ReportsError, Revocation,
-    TenantCounters,
+    ParkedOrder, PendingReservation, PortError, ReportFormat, ReportProblem, ReportReceipt, ReportStatus, ReportsError,
+    Revocation, TenantCounters,
 };
 use crate::secrets::ControlSecrets;
 use crate::store::SqliteControlStore;
@@ -58,6 +58,8 @@ struct Fakes {
     pending: Mutex<Vec<PendingReservation>>,
     imported: Mutex<Vec<(ReportFormat, String, Actor)>>,
     story: Mutex<Option<(ReservationId, Value)>>,
+    orders: Mutex<Vec<(ParkedOrder, Actor)>>,
+    rebuilds: Mutex<Vec<Actor>>,
     is_down: Mutex<bool>,
 }
 
@@ -145,6 +147,8 @@ impl Desk {
             counters: fakes.clone(),
             reservations: fakes.clone(),
             reports: fakes.clone(),
+            dead_letters: fakes.clone(),
+            quota: fakes.clone(),
             health: Health::new(),
             clock,
             tasks: Tasks::new(),
@@ -196,7 +200,8 @@ async fn nothing_answers_without_the_token() {
         format!("Bearer {token}0"),
         token.clone(),
     ];
-    for path in ["/admin/v1/keys", "/admin/v1/health", "/admin/v1/catalog", "/nowhere"] {
+    let paths = ["keys", "health", "catalog", "dead-letters", "quota/rebuild"].map(|path| format!("/admin/v1/{path}"));
+    for path in paths.iter().map(String::as_str).chain(["/nowhere"]) {
         for header in &wrong {
             let request = Request::get(path).header(AUTHORIZATION, header).body(Body::empty()).unwrap();
             let (status, body) = desk.send(request).await;
@@ -209,6 +214,11 @@ async fn nothing_answers_without_the_token() {
     }
     let none = Request::delete("/admin/v1/keys/x").body(Body::empty()).unwrap();
     assert_eq!(desk.send(none).await.0, StatusCode::UNAUTHORIZED);
+    for path in ["/admin/v1/quota/rebuild?who=ada&why=drill", "/admin/v1/dead-letters?who=ada&why=drill"] {
+        let none = Request::post(path).body(Body::from("{}")).unwrap();
+        assert_eq!(desk.send(none).await.0, StatusCode::UNAUTHORIZED);
+    }
+    assert!(desk.fakes.rebuilds.lock().is_empty(), "a stranger rebuilt the counters");
     let request = Request::get("/admin/v1/keys").header(AUTHORIZATION, format!("bearer {token}")).body(Body::empty());
     assert_eq!(desk.send(request.unwrap()).await.0, StatusCode::OK, "the scheme has no case");
 }
@@ -449,3 +459,6 @@ async fn health_says_what_is_missing() {
     desk.api.health.ready("log");
     assert_eq!(desk.get("/admin/v1/health").await.0, StatusCode::OK);
 }
+
+#[path = "operators_tests.rs"]
+mod operators;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::control::ControlError;
-use crate::ports::{PortError, ReportsError};
+use crate::ports::{DeadLettersError, PortError, ReportsError};
 use crate::store::StoreError;
 
 /// A refusal with its status.
@@ -112,6 +112,17 @@ impl From<ReportsError> for AdminError {
             }
             ReportsError::TooMany { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_many", message),
             ReportsError::Unavailable(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeadLettersError> for AdminError {
+    fn from(error: DeadLettersError) -> Self {
+        let message = error.to_string();
+        match error {
+            DeadLettersError::NotParked { .. } => Self::not_found(message),
+            DeadLettersError::OtherOffset { .. } => Self::new(StatusCode::CONFLICT, "other_offset", message),
+            DeadLettersError::Unavailable(error) => error.into(),
         }
     }
 }

@@ -11,17 +11,22 @@
 //! | `GET /admin/v1/reservations/{id}` | the story of one request |
 //! | `GET /admin/v1/pending` | what waits for usage |
 //! | `POST /admin/v1/usage-reports` | one report, a JSON list, JSON lines (`application/x-ndjson`) or `text/csv` |
+//! | `GET /admin/v1/dead-letters` | keys whose records wait for a person |
+//! | `POST /admin/v1/dead-letters` | `{consumer, key, act: "replay" \| "skip", offset?}`: an order about one of them |
+//! | `POST /admin/v1/quota/rebuild` | closes the quota store, folds the counters from the log, opens it |
 //! | `GET /admin/v1/health` | readiness with reasons |
 //!
-//! Acts take `?who=` and `?why=`, which go on the log. Every error is `{"error":{"code","message","field"?,"problems"?}}`.
+//! Acts take `?who=` and `?why=`, which go on the log; orders about dead letters and a rebuild are not taken without. Every error is `{"error":{"code","message","field"?,"problems"?}}`.
 //! Authentication stands before everything, so that a stranger cannot even tell which paths exist.
 
 mod auth;
 mod catalog;
 mod counters;
+mod dead_letters;
 mod error;
 mod extract;
 mod keys;
+mod quota;
 mod reports;
 mod reservations;
 
@@ -41,7 +46,7 @@ use weir_runtime::tasks::Tasks;
 use crate::Control;
 use crate::catalog::LARGEST_CATALOG_BYTES;
 use crate::control::ControlError;
-use crate::ports::{Actor, CountersPort, ReportsPort, ReservationsPort, Revocations};
+use crate::ports::{Actor, CountersPort, DeadLettersPort, QuotaPort, ReportsPort, ReservationsPort, Revocations};
 
 use error::AdminError;
 
@@ -53,6 +58,8 @@ pub struct AdminApi {
     pub counters: Arc<dyn CountersPort>,
     pub reservations: Arc<dyn ReservationsPort>,
     pub reports: Arc<dyn ReportsPort>,
+    pub dead_letters: Arc<dyn DeadLettersPort>,
+    pub quota: Arc<dyn QuotaPort>,
     pub health: Health,
     pub clock: SharedClock,
     /// The owner of the blocking work: an act goes on to its end when the caller leaves.
@@ -76,6 +83,8 @@ pub fn router(api: AdminApi) -> Router {
         .route("/admin/v1/reservations/{id}", get(reservations::show))
         .route("/admin/v1/pending", get(reservations::pending))
         .route("/admin/v1/usage-reports", post(reports::import).layer(large))
+        .route("/admin/v1/dead-letters", get(dead_letters::list).post(dead_letters::order).layer(small))
+        .route("/admin/v1/quota/rebuild", post(quota::rebuild))
         .route("/admin/v1/health", get(health))
         .fallback(|| async { AdminError::not_found("there is no such path") })
         .method_not_allowed_fallback(|| async { AdminError::method_not_allowed() })
@@ -102,6 +111,20 @@ impl ActorQuery {
     fn actor(self) -> Actor {
         let cut = |text: String| text.chars().take(LONGEST_ACTOR_TEXT).collect::<String>();
         Actor { who: self.who.map_or_else(|| "admin-api".to_owned(), cut), why: self.why.map_or_else(String::new, cut) }
+    }
+}
+
+impl ActorQuery {
+    /// For acts that nobody may do without a name and a reason.
+    fn answerable(self) -> Result<Actor, AdminError> {
+        let is_blank = |text: &Option<String>| text.as_ref().is_none_or(|text| text.trim().is_empty());
+        let blank = [("who", &self.who), ("why", &self.why)].into_iter().find(|(_, text)| is_blank(text));
+        match blank {
+            Some((field, _)) => {
+                Err(AdminError::invalid(field, format!("say `{field}`: it goes on the log with the act")))
+            }
+            None => Ok(self.actor()),
+        }
     }
 }
 

@@ -38,6 +38,17 @@ pub(super) struct ActorArgs {
     why: String,
 }
 
+/// The same for what nobody may do without a reason.
+#[derive(Debug, Clone, Args)]
+pub(super) struct AnswerableArgs {
+    /// Who does it.
+    #[arg(long, env = "USER")]
+    who: String,
+    /// Why; on the log with the act.
+    #[arg(long)]
+    why: String,
+}
+
 /// An import of a hundred thousand reports takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A pending list or a catalog; far above both.
@@ -117,6 +128,12 @@ impl Admin {
         self.answer(request.content_type(media_type).send(body))
     }
 
+    /// For what takes as long as the log is, and goes on to its end also without this command.
+    pub fn post_and_wait(&self, path: &str, query: &[(&str, &str)]) -> Result<Value, Failure> {
+        let request = self.agent.post(self.at(path)).config().timeout_global(None).build();
+        self.answer(self.prepared(request, query).send_empty())
+    }
+
     fn at(&self, path: &str) -> String {
         format!("{}/admin/v1/{path}", self.url)
     }
@@ -157,6 +174,12 @@ fn refusal(status: StatusCode, answer: &Value) -> Failure {
 }
 
 impl ActorArgs {
+    pub fn query(&self) -> [(&str, &str); 2] {
+        [("who", self.who.as_str()), ("why", self.why.as_str())]
+    }
+}
+
+impl AnswerableArgs {
     pub fn query(&self) -> [(&str, &str); 2] {
         [("who", self.who.as_str()), ("why", self.why.as_str())]
     }

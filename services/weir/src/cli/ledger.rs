@@ -9,6 +9,7 @@ use weir_ledger::export::{ExportError, ExportFormat, ExportRange, export};
 
 use super::beside::{block_on, open_ledger, tenant_id};
 use super::key::instant;
+use super::progress::Progress;
 use super::{ConfigArgs, Failure, Output};
 
 #[derive(Debug, Args)]
@@ -60,8 +61,11 @@ pub(super) fn run(args: &LedgerArgs, output: &Output) -> Result<(), Failure> {
     };
     let ledger = open_ledger(&data)?;
     let mut out = BufWriter::new(io::stdout());
+    let progress = Progress::beside_results("writing lines");
     let written = block_on(export(&ledger, &range, format, &mut out))?;
-    match written.and_then(|exported| Ok(out.flush().map(|()| exported)?)) {
+    let written = written.and_then(|exported| Ok(out.flush().map(|()| exported)?));
+    drop(progress);
+    match written {
         Ok(exported) => {
             let total = crate::story::amounts(exported.charged);
             eprintln!("{} lines, {total}", exported.lines);

@@ -16,6 +16,7 @@ use weir_ledger::verify::{Counters, VerifyOptions, VerifyReport, verify_folder};
 use super::admin::{Admin, AdminArgs};
 use super::beside::{block_on, open_ledger, tenants};
 use super::key::text;
+use super::progress::Progress;
 use super::{Failure, Output, failure};
 use crate::data::DataFolder;
 
@@ -49,6 +50,7 @@ pub(super) fn run(args: &ReplayArgs, output: &Output) -> Result<(), Failure> {
             VerifyOptions { book: config.quota.book(), counters: counters.as_ref(), most_differences: args.most };
         verify(&data, &ledger, options)
     };
+    let progress = Progress::begin("folding the log");
     let mut report = look()?;
     for _ in 1..LOOKS {
         if admin.is_none() || report.differences.is_empty() {
@@ -57,6 +59,7 @@ pub(super) fn run(args: &ReplayArgs, output: &Output) -> Result<(), Failure> {
         std::thread::sleep(BETWEEN_LOOKS);
         report = look()?;
     }
+    drop(progress);
     told(&report, admin.is_some(), output)
 }
 

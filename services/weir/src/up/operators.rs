@@ -1,6 +1,8 @@
 //! The operators' side: the admin API on its own socket, and what it is told through its ports.
 
+mod dead_letters;
 mod ports;
+mod rebuild;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,6 +21,9 @@ use weir_runtime::units::HumanDuration;
 use super::consumers::journal;
 use super::{OPERATORS_FINISH, Running};
 
+use dead_letters::DeadLetters;
+use rebuild::Rebuild;
+
 /// Operators and their scripts; a burst beyond this is not one.
 const MOST_CONNECTIONS: usize = 256;
 
@@ -32,7 +37,9 @@ pub(super) fn serve_admin(listener: TcpListener, running: &Running<'_>) {
         revocations: Arc::clone(&acts) as _,
         counters: Arc::clone(&told) as _,
         reservations: told,
-        reports: acts,
+        reports: Arc::clone(&acts) as _,
+        dead_letters: Arc::new(DeadLetters::new(&acts, Arc::clone(&running.storage.ledger) as _)),
+        quota: Arc::new(rebuild(running, acts)),
         health: running.health.clone(),
         clock: Arc::clone(running.clock),
         tasks: tasks.clone(),
@@ -43,6 +50,19 @@ pub(super) fn serve_admin(listener: TcpListener, running: &Running<'_>) {
         ..ListenerOptions::default()
     };
     drop(serve(listener, None, options, Admin(TowerToHyperService::new(router(api))), tasks));
+}
+
+fn rebuild(running: &Running<'_>, acts: Arc<ports::Acts>) -> Rebuild {
+    Rebuild {
+        acts,
+        quota: Arc::clone(running.quota),
+        log: running.storage.log(),
+        store: running.storage.store(),
+        book: running.config.quota.book(),
+        lease_ms: crate::config::ms(running.config.gateway.lease),
+        clock: Arc::clone(running.clock),
+        turn: tokio::sync::Mutex::new(()),
+    }
 }
 
 /// The routes as the listener takes a service.

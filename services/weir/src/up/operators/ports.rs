@@ -29,9 +29,9 @@ use crate::data::DataFolder;
 use crate::story::Story;
 
 const QUOTA: &str = "the quota store";
-const LOG: &str = "the event log";
+pub(super) const LOG: &str = "the event log";
 
-fn failed(what: &'static str, error: &dyn std::error::Error) -> PortError {
+pub(super) fn failed(what: &'static str, error: &dyn std::error::Error) -> PortError {
     PortError { what, reason: chain(error) }
 }
 
@@ -48,8 +48,12 @@ impl Acts {
         Self { quota: Arc::clone(quota), journal, entropy: Arc::clone(entropy) }
     }
 
+    pub const fn journal(&self) -> &Journal {
+        &self.journal
+    }
+
     /// Acts are events too: who did what, and why.
-    async fn note(
+    pub async fn note(
         &self,
         act: &str,
         object: String,

@@ -1,0 +1,102 @@
+//! The counters of the running process, folded from the log again.
+//!
+//! ```text
+//!   told on the log ▶ closed ▶ fold ▶ is the log still? ─ no ─▶ fold again (bounded) ─▶ open
+//! ```
+//!
+//! A request whose hold was taken just before the fence may still be writing it down, and a hold that is missing would
+//! let others through. So the log must be still for a moment before the store opens. What is written later by streams
+//! that were running has its reservation on the log, and the ledger's lines and the sweep bring it to the counters, as
+//! after a restart.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use weir_control::ports::{Actor, PortError, QuotaPort, Rebuilt};
+use weir_domain::ids::TenantId;
+use weir_domain::quota::{Book, BookOptions};
+use weir_ledger::contract::LedgerStore;
+use weir_ledger::start::{StartError, Started};
+use weir_quota::MemoryQuota;
+use weir_runtime::clock::SharedClock;
+use weir_streams::{EventLog, ReadError, Topic};
+
+use super::ports::{Acts, LOG, failed};
+
+/// An append takes well below a millisecond to be written, a hundred under load.
+const STILL_FOR: Duration = Duration::from_millis(100);
+
+/// Streams that end keep writing. A fold of what came since the last look is short, and ten of them are a second.
+const MOST_FOLDS: usize = 10;
+
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    pub acts: Arc<Acts>,
+    pub quota: Arc<MemoryQuota>,
+    pub log: Arc<dyn EventLog>,
+    pub store: Arc<dyn LedgerStore>,
+    pub book: BookOptions,
+    pub lease_ms: i64,
+    pub clock: SharedClock,
+    /// One at a time: the second would open what the first is folding.
+    pub turn: Mutex<()>,
+}
+
+#[async_trait]
+impl QuotaPort for Rebuild {
+    async fn rebuild(&self, actor: &Actor) -> Result<Rebuilt, PortError> {
+        let _turn = self.turn.lock().await;
+        let noted = self.acts.note("quota.rebuild", "embedded".to_owned(), None, actor).await;
+        noted.map_err(|error| failed(LOG, &error))?;
+        let from_ms = self.clock.now_ms();
+        self.quota.fence();
+        tracing::warn!(who = actor.who, why = actor.why, "counters are rebuilt: nothing is admitted meanwhile");
+        let folded = self.fold().await.map_err(|error| {
+            tracing::error!(error = &error as &dyn std::error::Error, "counters not rebuilt: nothing is admitted");
+            failed("the fold of the log, and the quota store stays closed", &error)
+        })?;
+        let rebuilt = Rebuilt {
+            tenants: folded.books_at_end.len(),
+            reservations: open_in(&folded.books_at_end),
+            events: folded.replayed_events,
+            closed_ms: self.clock.now_ms().saturating_sub(from_ms),
+        };
+        self.quota.open(folded.books_at_end, self.lease_ms);
+        tracing::info!(events = rebuilt.events, closed_ms = rebuilt.closed_ms, "counters rebuilt");
+        Ok(rebuilt)
+    }
+}
+
+impl Rebuild {
+    async fn fold(&self) -> Result<Started, StartError> {
+        let mut end = self.end().await?;
+        let mut folded = weir_ledger::start::start(self.log.as_ref(), &self.store, self.book).await?;
+        for _ in 1..MOST_FOLDS {
+            tokio::time::sleep(STILL_FOR).await;
+            let now = self.end().await?;
+            if now == end {
+                break;
+            }
+            end = now;
+            folded = weir_ledger::start::start(self.log.as_ref(), &self.store, self.book).await?;
+        }
+        Ok(folded)
+    }
+
+    /// Where the log of reservations ends, over all partitions.
+    async fn end(&self) -> Result<u64, ReadError> {
+        let mut end = 0;
+        for partition in 0..self.log.partitions(Topic::Reservations) {
+            end += self.log.offsets(Topic::Reservations, partition).await?.written;
+        }
+        Ok(end)
+    }
+}
+
+fn open_in(books: &HashMap<TenantId, Book>) -> usize {
+    books.values().flat_map(Book::reservations).filter(|reservation| !reservation.status().is_final()).count()
+}
