@@ -25,7 +25,9 @@ mod dead_letters;
 mod quota;
 mod replay;
 mod show;
+mod topics;
 
+mod completions;
 mod stub;
 
 mod admin;
@@ -98,6 +100,10 @@ enum Command {
     DeadLetters(dead_letters::DeadLettersArgs),
     /// The store of the counters.
     Quota(quota::QuotaArgs),
+    /// List the topics: what each is for, how long it is kept, and how far it is written.
+    Topics(topics::TopicsArgs),
+    /// Print a script that completes commands and options in a shell.
+    Completions(completions::CompletionsArgs),
     /// Run a scripted provider, for demos and tests.
     Stub(stub::StubArgs),
 }
@@ -180,6 +186,8 @@ fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Replay(args) => replay::run(&args, output),
         Command::DeadLetters(args) => dead_letters::run(&args, output),
         Command::Quota(args) => quota::run(&args, output),
+        Command::Topics(args) => topics::run(&args, output),
+        Command::Completions(args) => completions::run(&args, output),
         Command::Show(args) => show::run(&args, output),
         Command::Stub(args) => stub::run(&args, output),
     }

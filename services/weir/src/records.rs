@@ -54,6 +54,21 @@ impl TopicFiles {
         Ok(Self { segments })
     }
 
+    /// The first offset that is kept, and the one after the last that is written; zeros without a record.
+    ///
+    /// # Errors
+    /// [`RecordsError`].
+    pub fn bounds(&self) -> Result<(u64, u64), RecordsError> {
+        let (Some((start, _)), Some((base, last))) = (self.segments.first(), self.segments.last()) else {
+            return Ok((0, 0));
+        };
+        let (mut segment, mut end) = (OpenSegment::seek(last, u64::MAX)?, *base);
+        while let Some(frame) = segment.next_frame()? {
+            end = frame.end_offset();
+        }
+        Ok((*start, end))
+    }
+
     /// The records of `key` in the batches that hold `offsets`, in order.
     ///
     /// # Errors

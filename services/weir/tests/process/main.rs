@@ -4,4 +4,6 @@
 
 mod commands;
 mod lifecycle;
+mod operators;
 mod support;
+mod terminal;
