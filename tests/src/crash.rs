@@ -7,25 +7,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use weir_domain::attempt::{AttemptNumber, AttemptOutcome};
+use weir_domain::attempt::AttemptOutcome;
 use weir_domain::ids::ReservationId;
-use weir_domain::money::{Amounts, NanoUsd};
+use weir_domain::money::Amounts;
 use weir_domain::reservation::ReservationStatus;
 use weir_ledger::SqliteLedger;
 use weir_ledger::contract::{LedgerStore as _, StoredReservation};
 use weir_runtime::tasks::Tasks;
-use weir_stub::journal::{Billed, Entry};
 use weir_stub::script::{FaultKind, Refuse, Script, Scripts, UsageScript};
 use weir_stub::{StubOptions, script};
 
-use crate::catalog::{Catalog, Model, TENANT, nanos};
+use crate::bill::{AttemptKey, Call, by_attempt, calls, charge};
+use crate::catalog::{Catalog, Model, TENANT};
 use crate::client::{Client, chat};
 use crate::failpoints::{Plan, failpoints_binary};
-use crate::{AtRest, House, PATIENCE, Setup, eventually};
+use crate::{AtRest, House, PATIENCE, Process, Setup, eventually};
 
 /// A reservation's life without renewal, in these tests.
 pub const LEASE: Duration = Duration::from_secs(2);
@@ -182,42 +183,6 @@ impl Stands {
     }
 }
 
-/// A call that reached the provider, by our own id.
-#[derive(Debug, Clone)]
-pub struct Call {
-    pub reservation: ReservationId,
-    pub attempt: AttemptNumber,
-    pub billed: Option<Billed>,
-}
-
-/// Every call in the provider's journal.
-#[must_use]
-pub fn calls(house: &House) -> Vec<Call> {
-    house.stub.journal().iter().map(call_of).collect()
-}
-
-fn call_of(entry: &Entry) -> Call {
-    let id = entry.headers.iter().find(|(name, _)| name == "x-client-request-id").map(|(_, value)| value.as_str());
-    let parts = id.and_then(|id| id.rsplit_once('-'));
-    let (reservation, attempt) = parts.unwrap_or_else(|| panic!("a call without our id: {entry:?}"));
-    let reservation = reservation.parse().unwrap_or_else(|_| panic!("not a reservation: {entry:?}"));
-    Call { reservation, attempt: attempt.parse().expect("an attempt is a number"), billed: entry.billed }
-}
-
-/// What the provider bills for all calls, in the terms of the ledger; a reservation counts once.
-#[must_use]
-pub fn bill(calls: &[Call]) -> Amounts {
-    let mut sum = Amounts::ZERO;
-    let mut executed = BTreeSet::new();
-    for call in calls {
-        let Some(billed) = call.billed else { continue };
-        executed.insert(call.reservation);
-        let usd = NanoUsd::from_nanos(nanos(billed.prompt, billed.cached, billed.completion));
-        sum += Amounts { requests: 0, tokens: billed.prompt + billed.completion, usd };
-    }
-    Amounts { requests: i64::try_from(executed.len()).expect("few requests"), ..sum }
-}
-
 /// Waits until the process was killed by itself; any other end, and none, fails.
 pub async fn killed(house: &mut House) {
     let status = house.process.wait(PATIENCE).await;
@@ -234,39 +199,47 @@ pub async fn provider_is_quiet(house: &House) {
 #[derive(Debug)]
 pub struct After {
     pub rest: AtRest,
-    pub calls: Vec<Call>,
+    /// Every call in the provider's journal.
+    pub calls: BTreeMap<AttemptKey, Call>,
     /// Every reservation that anybody has heard of.
     pub stands: BTreeMap<ReservationId, Stands>,
+    /// Every attempt on record.
+    pub attempts: BTreeSet<AttemptKey>,
 }
 
 impl After {
-    /// Waits for rest, then: books, fold and counters are equal; every call that reached the provider is a recorded
-    /// attempt; everything of which a client saw content is on record (I14).
+    /// Waits for rest, then: books, fold and counters are equal; everything of which a client saw content is on record,
+    /// and so is every call that reached the provider (I14).
     pub async fn a_lease(house: &House, seen: &[Seen]) -> Self {
+        let after = Self::damage(house, seen).await;
+        for (id, number) in after.calls.keys() {
+            assert!(after.attempts.contains(&(*id, *number)), "the provider was called for {id}-{number}: no record");
+        }
+        after
+    }
+
+    /// The same where the disk lost what was written and not yet confirmed. A kill cannot do that, so only then may the
+    /// record of a call be gone; what a client saw waits for the disk's word and must be there.
+    pub async fn damage(house: &House, seen: &[Seen]) -> Self {
         let rest = house.at_rest(TENANT, WITHIN).await;
         rest.assert_exact(house).await;
         house.verify();
-        let (ledger, calls) = (house.ledger(), calls(house));
-        let mut ids: BTreeSet<ReservationId> = calls.iter().map(|call| call.reservation).collect();
+        let (ledger, calls) = (house.ledger(), calls(&house.stub.journal()));
+        let mut ids: BTreeSet<ReservationId> = calls.keys().map(|(reservation, _)| *reservation).collect();
         ids.extend(seen.iter().filter_map(|seen| seen.reservation));
         ids.extend(rest.pending.iter().map(|open| open.id));
         ids.extend(rest.lines.iter().map(|line| line.key.reservation));
-        let mut stands = BTreeMap::new();
+        let (mut stands, mut attempts) = (BTreeMap::new(), BTreeSet::new());
         for id in ids {
             let stored = find(&ledger, id).await;
-            let known = |number: AttemptNumber| {
-                stored.as_ref().is_some_and(|stored| stored.attempts.iter().any(|known| known.number == number))
-            };
-            for call in calls.iter().filter(|call| call.reservation == id) {
-                assert!(known(call.attempt), "the provider was called and it is on no record: {call:?}\n{stored:#?}");
-            }
-            if seen.iter().any(|seen| seen.content && seen.reservation == Some(id)) {
-                assert!(known(1), "a client saw content of {id}, which is on no record: {stored:#?}");
-            }
+            attempts.extend(stored.iter().flat_map(|stored| &stored.attempts).map(|attempt| (id, attempt.number)));
             stands.insert(id, Stands::of(stored.as_ref()));
         }
-        assert!(seen.iter().all(|seen| !seen.content || seen.reservation.is_some()), "content without a reservation");
-        Self { rest, calls, stands }
+        for seen in seen.iter().filter(|seen| seen.content) {
+            let is_recorded = seen.reservation.is_some_and(|id| attempts.contains(&(id, 1)));
+            assert!(is_recorded, "a client saw content of which there is no record: {seen:?}");
+        }
+        Self { rest, calls, stands, attempts }
     }
 
     /// The reports that the provider would send for what is pending.
@@ -280,8 +253,7 @@ impl After {
                     continue;
                 }
                 let number = attempt.number;
-                let call = self.calls.iter().find(|call| call.reservation == open.id && call.attempt == number);
-                let row = match call.and_then(|call| call.billed) {
+                let row = match self.calls.get(&(open.id, number)).and_then(|call| call.billed) {
                     Some(billed) => json!({
                         "reservation_id": open.id.to_string(), "attempt": number,
                         "meters": {"in.uncached": billed.prompt - billed.cached, "out.visible": billed.completion},
@@ -309,7 +281,37 @@ impl After {
         for counter in &rest.counters.counters {
             assert_eq!(counter.held, Amounts::ZERO, "leaked hold: {counter:?}");
         }
-        assert_eq!(rest.charged(), bill(&calls(house)), "charged by the ledger, billed by the provider");
+        let billed: BTreeMap<AttemptKey, Amounts> = calls(&house.stub.journal())
+            .into_iter()
+            .filter_map(|(attempt, call)| Some((attempt, charge(call.billed?))))
+            .collect();
+        assert_eq!(by_attempt(&rest.lines), billed, "charged by the ledger, billed by the provider");
+        let executed: BTreeSet<ReservationId> = billed.keys().map(|(reservation, _)| *reservation).collect();
+        assert_eq!(rest.charged().requests, i64::try_from(executed.len()).expect("few requests"));
+    }
+}
+
+/// Starts `weir up` on a house's data while the house itself runs nothing, or something that has the lock. What it says
+/// where it refuses; killed again where it listens.
+#[must_use]
+pub fn refusal_to_start(house: &House) -> Option<String> {
+    let mut command = Command::new(house.binary());
+    command
+        .args(["up", "--json", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--config", "weir.toml"])
+        .args(["--catalog", "catalog.toml", "--data", "data"])
+        .current_dir(house.folder());
+    let mut process = Process::start(command, house.folder(), "second");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = process.ended() {
+            assert!(!status.success() && status.code().is_some(), "{status}: {}", process.told());
+            return Some(process.told());
+        }
+        if std::fs::read_to_string(&process.stdout).is_ok_and(|printed| printed.contains("gateway_url")) {
+            return None;
+        }
+        assert!(Instant::now() < deadline, "neither listens nor ends\n{}", process.told());
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

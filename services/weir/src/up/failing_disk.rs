@@ -26,6 +26,7 @@ impl Disk for FailingDisk {
         } else {
             ["log.before_write", "log.torn_write", "log.after_write"]
         };
+        refuse("log.read_only", io::ErrorKind::ReadOnlyFilesystem)?;
         refuse(before, io::ErrorKind::StorageFull)?;
         // A kill strikes inside `hit`, so the half must be there before it; where nothing strikes, the rest follows.
         let (first, rest) = bytes.split_at(bytes.len() / 2);
@@ -49,5 +50,5 @@ impl Disk for FailingDisk {
 }
 
 fn refuse(point: &'static str, kind: io::ErrorKind) -> io::Result<()> {
-    if failpoint::hit(point) { Err(io::Error::new(kind, point)) } else { Ok(()) }
+    if failpoint::hit(point) { Err(io::Error::from(kind)) } else { Ok(()) }
 }
