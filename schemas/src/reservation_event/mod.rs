@@ -81,7 +81,7 @@ impl ReservationEvent {
         self.kind
     }
 
-    /// Equal for copies of one fact; see [`event_id`](crate::event_id::event_id).
+    /// Equal for copies of one fact; see [`event_id`].
     #[must_use]
     pub const fn event_id(&self) -> [u8; 16] {
         self.event_id

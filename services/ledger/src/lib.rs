@@ -5,7 +5,7 @@
 //! compared. **Must not know** HTTP, providers, policies, or how a reservation is admitted and ended.
 //!
 //! **Start** with [`contract`], the promise of a store; then [`builder`], whose one delivery is the whole way from event
-//! to line; then [`start`], which is the same way after a restart.
+//! to line; then [`mod@start`], which is the same way after a restart.
 //!
 //! **Promises kept here**: I8 (lines are append-only and unique on reservation, attempt and sequence), I12 (they sum to
 //! the counters), I13 (the same log gives the same lines, from its first segment or from a verified checkpoint).

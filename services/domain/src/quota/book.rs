@@ -1,7 +1,7 @@
 //! The book of one tenant: its reservations, counters, slots and revoked keys.
 //!
 //! This is the quota store as a value. The counters are never computed apart from the reservations: every event moves
-//! them by the difference of the reservation's [`Position`](crate::reservation::Position) before and after, so that
+//! them by the difference of the reservation's [`Position`] before and after, so that
 //! conservation (counters = charges + open holds, I12) cannot be broken by a forgotten case.
 
 mod image;
