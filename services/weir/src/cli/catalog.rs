@@ -28,7 +28,7 @@ enum Act {
     Check(FileArgs),
     /// Put a catalog in force: it replaces what files brought before.
     Apply(FileArgs),
-    /// Turn a price list of others into [[price]] tables on standard output.
+    /// Turn a price list of others into `[[price]]` tables on standard output.
     Import(import::ImportArgs),
 }
 
