@@ -22,8 +22,8 @@ pub(super) struct ImportArgs {
 
 #[derive(Debug, Subcommand)]
 enum From {
-    /// Turn LiteLLM's model_prices_and_context_window.json into `[[price]]` tables, to the last digit. What cannot be said
-    /// exactly is listed on stderr with its reason.
+    /// Turn LiteLLM's model_prices_and_context_window.json into `[[price]]` tables, to the last digit. What cannot be
+    /// said exactly is listed on stderr with its reason.
     Litellm(LitellmArgs),
 }
 
