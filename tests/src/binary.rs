@@ -23,8 +23,7 @@ fn build() -> PathBuf {
         Some(profile) => profile,
     };
     let target = folder.parent().expect("a profile's folder lies in a target folder");
-    // What `cargo test` sets for its own children would make this build another one than that of a person.
-    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    let output = cargo()
         .args(["build", "--quiet", "--package", "weir", "--bin", "weir", "--profile", profile, "--target-dir"])
         .arg(target)
         .current_dir(repository())
@@ -34,6 +33,22 @@ fn build() -> PathBuf {
     let binary = folder.join("weir");
     assert!(binary.is_file(), "cargo left no {}", binary.display());
     binary
+}
+
+/// Cargo, as a person would start it. `cargo test` tells its children about their own package in variables that build
+/// scripts ask to be run again for (ring's does): with them, this build and a person's would each undo the other's, and
+/// half the workspace with it.
+pub(crate) fn cargo() -> Command {
+    let is_of_package = |name: &str| {
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|prefix| name.starts_with(prefix))
+    };
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| is_of_package(name) || name == "CARGO_PRIMARY_PACKAGE") {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }
 
 /// `target/<profile>`, two above the running test program.

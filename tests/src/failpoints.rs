@@ -8,12 +8,11 @@
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::binary::target_folder;
+use crate::binary::{cargo, target_folder};
 use crate::repository;
 
 /// Tells the launcher where the script is.
@@ -51,7 +50,7 @@ pub fn failpoints_binary() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let target = target_folder().join("failpoints");
-        let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        let output = cargo()
             .args(["build", "--quiet", "--package", "weir", "--bin", "weir", "--features", "failpoints"])
             .arg("--target-dir")
             .arg(&target)

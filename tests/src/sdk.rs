@@ -4,6 +4,7 @@
 //! nothing. A folder counts only once its installation has ended: a mark says so.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
 use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -28,7 +29,7 @@ impl Sdk {
     #[must_use]
     pub fn python(requirements: &str) -> Self {
         let source = repository().join("tests/sdk/python");
-        let folder = installed("python", &[source.join(requirements)], |fresh| {
+        let (folder, _lock) = installed("python", &[source.join(requirements)], |fresh| {
             run(Command::new("python3").args(["-m", "venv"]).arg(fresh), "install python3-venv");
             let mut pip = Command::new(fresh.join("bin/python"));
             pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement"]);
@@ -42,7 +43,7 @@ impl Sdk {
     pub fn node(package: &str) -> Self {
         let source = repository().join("tests/sdk/node");
         let files = [source.join("package.json"), source.join("package-lock.json")];
-        let folder = installed("node", &files, |fresh| {
+        let (folder, _lock) = installed("node", &files, |fresh| {
             std::fs::create_dir_all(fresh).expect("a folder can be made");
             for file in &files {
                 std::fs::copy(file, fresh.join(file.file_name().expect("a file has a name"))).expect("it is copied");
@@ -51,9 +52,8 @@ impl Sdk {
             npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--loglevel", "error"]).current_dir(fresh);
             run(&mut npm, "install nodejs and npm, and check the network to the package registry");
         });
-        // A program finds packages beside itself.
-        let program = folder.join("checks.mjs");
-        let fresh = folder.join(format!("checks.{}.mjs", std::process::id()));
+        // A program finds packages beside itself. What another test may be reading is replaced in one step.
+        let (program, fresh) = (folder.join("checks.mjs"), folder.join("checks.new.mjs"));
         std::fs::copy(source.join("checks.mjs"), &fresh).expect("the checks can be copied");
         std::fs::rename(&fresh, &program).expect("the checks can be put in place");
         Self { command: vec!["node".into(), program, package.into()], environment: Vec::new() }
@@ -90,8 +90,9 @@ impl Sdk {
     }
 }
 
-/// `target/sdk/<name>-<hash of the pins>`, after `install` ended well there at some time.
-fn installed(name: &str, pins: &[PathBuf], install: impl FnOnce(&Path)) -> PathBuf {
+/// `target/sdk/<name>-<hash of the pins>`, after `install` ended well there at some time; and a lock that keeps every
+/// other test from changing it.
+fn installed(name: &str, pins: &[PathBuf], install: impl FnOnce(&Path)) -> (PathBuf, File) {
     let mut hash = DefaultHasher::new();
     for pin in pins {
         std::fs::read(pin).unwrap_or_else(|error| panic!("{}: {error}", pin.display())).hash(&mut hash);
@@ -101,7 +102,7 @@ fn installed(name: &str, pins: &[PathBuf], install: impl FnOnce(&Path)) -> PathB
     // A virtual environment knows its own path, so it is made in place and marked when it is whole.
     let whole = folder.join(".installed");
     std::fs::create_dir_all(&sdks).expect("target/sdk can be made");
-    let lock = std::fs::File::create(sdks.join(format!("{name}.lock"))).expect("a lock file can be made");
+    let lock = File::create(sdks.join(format!("{name}.lock"))).expect("a lock file can be made");
     lock.lock().expect("the lock can be taken");
     if !whole.is_file() {
         if folder.exists() {
@@ -110,7 +111,7 @@ fn installed(name: &str, pins: &[PathBuf], install: impl FnOnce(&Path)) -> PathB
         install(&folder);
         std::fs::write(&whole, "").expect("an installation can be marked");
     }
-    folder
+    (folder, lock)
 }
 
 fn run(command: &mut Command, advice: &str) {
