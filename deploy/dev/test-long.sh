@@ -13,6 +13,8 @@ while [ "$SECONDS" -lt "$until" ]; do
     round=$((round + 1))
     seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
     echo "== round $round, WEIR_TEST_SEED=$seed"
-    PROPTEST_CASES=${PROPTEST_CASES:-2000} WEIR_TEST_SEED=$seed cargo test --workspace
+    PROPTEST_CASES=${PROPTEST_CASES:-2000} WEIR_RUNS=${WEIR_RUNS:-20} WEIR_SEEDS=${WEIR_SEEDS:-200} \
+        WEIR_CRASH=all WEIR_FUZZ_SECONDS=${WEIR_FUZZ_SECONDS:-60} WEIR_TEST_LOG_RECORDS=${WEIR_TEST_LOG_RECORDS:-10000000} \
+        WEIR_TEST_SEED=$seed cargo test --workspace
 done
 echo "== $round rounds in $minutes minutes, all green"

@@ -14,8 +14,6 @@ mod consumers;
 mod edges;
 #[cfg(feature = "failpoints")]
 mod failing_disk;
-#[cfg(feature = "failpoints")]
-mod failing_disk;
 mod operators;
 mod policy;
 mod prices;
