@@ -341,3 +341,16 @@ async fn a_request_that_no_window_could_admit_says_so() {
     assert_eq!(read.headers["x-should-retry"], "false");
     assert!(house.events().await.is_empty());
 }
+
+#[tokio::test]
+async fn i15_a_quota_store_that_was_not_validated_admits_nothing() {
+    let house = House::of(Script::default()).await;
+    house.quota.fence();
+    let read = house.post(body(false)).await;
+    assert_eq!((read.status.as_u16(), read.json()["error"]["code"].as_str()), (503, Some("quota_unavailable")));
+    assert!(!read.header("retry-after").is_empty());
+    assert!(house.stubs[0].journal().is_empty(), "no provider is called");
+    assert!(house.events().await.is_empty(), "nothing is on the log");
+    house.quota.open(std::collections::HashMap::new(), 60_000);
+    assert_eq!(house.post(body(false)).await.status, 200);
+}
