@@ -14,7 +14,7 @@ weir=target/debug/weir
 deploy/dev/needs.sh cargo cc curl
 
 echo "== building weir (the first time takes a few minutes)"
-cargo build --package weir
+cargo build --package weir --no-default-features
 
 rm -rf "$demo"
 mkdir -p "$demo"
