@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use http_body_util::BodyExt;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::{Instant, sleep_until};
 
 use weir_domain::registry::{CapField as RegistryCapField, Deployment};
@@ -142,8 +141,10 @@ impl Attempt<'_> {
             let error = ClientError::new("server_error", "provider_misconfigured", message);
             Box::new(Failure { judgement: self.judge(&Happening::RequestUnsent), error, what })
         };
-        let uri = format!("{}{}", provider.base_url, CHAT_PATH)
-            .parse::<Uri>()
+        let endpoint = self
+            .gateway
+            .upstream
+            .endpoint(&provider.base_url, CHAT_PATH)
             .map_err(|_| unsent("bad provider address", "The provider's address is not usable.".to_owned()))?;
         let (name, prefix) = headers::credential_header(self.prepared.arrival.dialect);
         let credential =
@@ -155,7 +156,7 @@ impl Attempt<'_> {
         if let Some(credential) = credential {
             headers.insert(HeaderName::from_static(name), credential);
         }
-        Ok(Call { uri, headers, body: self.body() })
+        Ok(Call { endpoint, headers, body: self.body() })
     }
 
     fn request_headers(&self) -> HeaderMap {
@@ -323,12 +324,8 @@ impl Attempt<'_> {
                 Seen::Garbage => return self.garbage(),
             }
             let until = until.min(Instant::now() + idle);
-            match self.guard(client, until, peek.upstream.frame()).await {
-                Ok(Some(Ok(frame))) => {
-                    if let Ok(bytes) = frame.into_data() {
-                        peek.decoder.push(bytes);
-                    }
-                }
+            match self.guard(client, until, peek.upstream.next()).await {
+                Ok(Some(Ok(bytes))) => peek.decoder.push(bytes),
                 Ok(Some(Err(_))) => {
                     return AttemptEnd::Failed(self.fail(
                         &Happening::Broken { content_seen: false },
@@ -466,8 +463,8 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
 async fn collect(mut body: AnswerBody, most: usize) -> Option<Bytes> {
     let mut first: Option<Bytes> = None;
     let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.ok()?.into_data() else { continue };
+    while let Some(data) = body.next().await {
+        let data = data.ok()?;
         if first.is_none() && rest.is_empty() {
             first = Some(data);
         } else {

@@ -5,7 +5,6 @@
 //! exactly one [`RelayEnd`] reaches the task that owns the money. Timers live in that task; it cuts a stream by
 //! [`Reins`]. What is already there is written together; nothing is delayed.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll};
@@ -13,7 +12,6 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::task::AtomicWaker;
-use http_body::Body;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -252,19 +250,17 @@ impl RelayBody {
         self.drain_decoder();
         while !self.is_over && self.out.len() < GATHER_BYTES {
             let Some(upstream) = self.upstream.as_mut() else { return };
-            match Pin::new(upstream).poll_frame(cx) {
+            match upstream.poll_next(cx) {
                 Poll::Pending => {
                     if self.reins.ping.swap(false, Ordering::AcqRel) && self.out.is_empty() {
                         self.out.extend_from_slice(keep_alive(self.dialect));
                     }
                     return;
                 }
-                Poll::Ready(Some(Ok(frame))) => {
+                Poll::Ready(Some(Ok(bytes))) => {
                     self.reins.last_read_ms.store(self.reins.now_ms(), Ordering::Release);
-                    if let Ok(bytes) = frame.into_data() {
-                        self.decoder.push(bytes);
-                        self.drain_decoder();
-                    }
+                    self.decoder.push(bytes);
+                    self.drain_decoder();
                 }
                 Poll::Ready(Some(Err(_))) => self.end_of_upstream(BreakReason::TransportError),
                 Poll::Ready(None) => self.end_of_upstream(BreakReason::StreamIncomplete),

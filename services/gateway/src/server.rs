@@ -5,12 +5,14 @@ use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::Service;
+use tokio::time::{MissedTickBehavior, interval};
 
 use weir_domain::breaker::BreakerPolicy;
 use weir_domain::ids::Region;
@@ -127,9 +129,10 @@ impl Gateway {
         Self(Arc::new(inner))
     }
 
-    /// Starts the work beside the requests: renewing their leases. Ends when the tasks stop.
+    /// Starts the work beside the requests: renewing their leases, closing idle connections. Ends when the tasks stop.
     #[must_use]
     pub fn start(&self) -> Task<()> {
+        drop(self.0.tasks.spawn("idle connections", close_idle(Arc::clone(&self.0))));
         self.0.tasks.spawn("leases", leases::keep(Arc::clone(&self.0)))
     }
 
@@ -168,6 +171,23 @@ impl Service<Request<Incoming>> for Gateway {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let gateway = self.clone();
         Box::pin(async move { Ok(gateway.serve(request).await) })
+    }
+}
+
+/// However short connections are kept, looking for them must cost nothing.
+const SHORTEST_SWEEP: Duration = Duration::from_secs(1);
+
+/// Closes connections to providers that nobody calls any more.
+async fn close_idle(gateway: Arc<Inner>) {
+    let mut ticks = interval(gateway.upstream.idle_timeout().max(SHORTEST_SWEEP));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stopping = gateway.tasks.stopping();
+    tokio::pin!(stopping);
+    loop {
+        tokio::select! {
+            () = &mut stopping => return,
+            _ = ticks.tick() => gateway.upstream.sweep(),
+        }
     }
 }
 

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, Uri};
-use http_body_util::Full;
-use hyper::body::Incoming;
+use http::{HeaderMap, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::ClientConfig;
 use thiserror::Error;
+use tower_service::Service;
 
-use crate::decode::{AnswerBody, UnsupportedEncoding};
+use crate::body::{AnswerBody, UnsupportedEncoding};
+use crate::connection::{Connection, ExchangeError, Head, request_head};
+use crate::endpoint::{BadAddress, Endpoint, Endpoints};
+use crate::pool::Origin;
 
 /// Bounds of the connection pool.
 #[derive(Debug, Clone, Copy)]
@@ -45,10 +45,10 @@ impl Default for UpstreamOptions {
     }
 }
 
-/// What to send where. `headers` hold the one credential, marked sensitive.
+/// What to send where. `headers` hold the one credential, marked sensitive; `host` and the body's length are added.
 #[derive(Debug)]
 pub struct Call {
-    pub uri: Uri,
+    pub endpoint: Arc<Endpoint>,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
@@ -75,15 +75,28 @@ pub enum CallError {
     Unreadable(#[from] UnsupportedEncoding),
 }
 
-/// The pool of connections to all providers.
+/// The connections to all providers. Clones are handles to the same ones.
 #[derive(Clone)]
 pub struct Upstream {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    connector: HttpsConnector<HttpConnector>,
+    endpoints: Endpoints,
+    bounds: Bounds,
+}
+
+/// What is kept idle: how many connections of an origin, and how long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    pub max_idle: usize,
+    pub idle_timeout: Duration,
 }
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Upstream")
+        f.debug_struct("Upstream").field("bounds", &self.shared.bounds).finish_non_exhaustive()
     }
 }
 
@@ -100,31 +113,76 @@ impl Upstream {
         tls.alpn_protocols.clear();
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(options.idle_timeout)
-            .pool_max_idle_per_host(options.max_idle_per_host)
-            .build(connector);
-        Self { client }
+        let bounds = Bounds { max_idle: options.max_idle_per_host, idle_timeout: options.idle_timeout };
+        Self { shared: Arc::new(Shared { connector, endpoints: Endpoints::default(), bounds }) }
+    }
+
+    /// Where `path` below `base_url` is, parsed once.
+    ///
+    /// # Errors
+    /// [`BadAddress`].
+    pub fn endpoint(&self, base_url: &str, path: &'static str) -> Result<Arc<Endpoint>, BadAddress> {
+        self.shared.endpoints.of(base_url, path)
     }
 
     /// Sends `call` and waits for the head of the answer. Dropping the future closes the connection.
     ///
-    /// A request that hyper hands back unsent, because an idle connection was closed before a byte of it was written, is
-    /// sent on another connection: it is the same attempt.
+    /// A request of which no byte was written, because an idle connection turned out to be closed, is sent on another
+    /// one: it is the same attempt.
+    ///
+    /// # Errors
+    /// [`CallError`], which says whether the provider may have run it.
     pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
-        let mut request = Request::new(Full::new(call.body));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = call.uri;
-        *request.headers_mut() = call.headers;
-        let response = self.client.request(request).await.map_err(|error| {
-            let story = chain(&error);
-            if error.is_connect() { CallError::NotSent(story) } else { CallError::MayHaveBeenSent(story) }
-        })?;
-        let (head, body) = response.into_parts();
-        let body: Incoming = body;
-        let body = AnswerBody::new(&head.headers, body)?;
+        let Call { endpoint, headers, body } = call;
+        let origin = &endpoint.origin;
+        let head = request_head(&origin.host, &endpoint.path, &headers, body.len());
+        while let Some(mut connection) = origin.take(self.shared.bounds.idle_timeout) {
+            match connection.exchange(head.clone(), body.clone()).await {
+                Ok(answered) => return self.answer(origin, connection, answered),
+                Err(ExchangeError::NothingSent(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let mut connection = Box::pin(self.connect(origin)).await?;
+        let answered = connection.exchange(head, body).await?;
+        self.answer(origin, connection, answered)
+    }
+
+    fn answer(&self, origin: &Arc<Origin>, connection: Box<Connection>, head: Head) -> Result<Answer, CallError> {
+        let body = AnswerBody::new(&head, connection, Arc::clone(origin), self.shared.bounds)?;
         Ok(Answer { status: head.status, headers: head.headers, body })
+    }
+
+    async fn connect(&self, origin: &Origin) -> Result<Box<Connection>, CallError> {
+        let mut connector = self.shared.connector.clone();
+        let stream =
+            connector.call(origin.uri.clone()).await.map_err(|error| CallError::NotSent(chain(error.as_ref())))?;
+        Ok(Box::new(Connection::new(stream)))
+    }
+
+    /// Closes connections that nobody used for longer than the idle timeout. Calls do so too, for the origins that they
+    /// use; this is for the others. To be called now and then.
+    pub fn sweep(&self) {
+        for origin in self.shared.endpoints.origins() {
+            origin.sweep(self.shared.bounds.idle_timeout);
+        }
+    }
+
+    /// How long an idle connection is kept.
+    #[must_use]
+    pub fn idle_timeout(&self) -> Duration {
+        self.shared.bounds.idle_timeout
+    }
+}
+
+impl From<ExchangeError> for CallError {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::NothingSent(_) => Self::NotSent(chain(&error)),
+            ExchangeError::Broken(_) | ExchangeError::Closed | ExchangeError::Head(_) => {
+                Self::MayHaveBeenSent(chain(&error))
+            }
+        }
     }
 }
 
@@ -139,3 +197,7 @@ fn chain(error: &dyn Error) -> String {
     }
     story
 }
+
+#[cfg(test)]
+#[path = "upstream_tests.rs"]
+mod tests;
