@@ -25,6 +25,7 @@ use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::tasks::{Task, Tasks};
 use crate::units::{ByteSize, HumanDuration};
@@ -209,26 +210,66 @@ where
             tracing::debug!(error = %error, "connection lost before it began");
             return;
         }
-        let (tls, options, service) = (self.tls.clone(), self.options.clone(), self.service.clone());
-        let stopping = self.tasks.stopping();
-        self.tasks.spawn("connection", async move {
-            let _place = place;
-            let Some(tls) = tls else {
-                return connection::run(stream, peer, &options, service, stopping).await;
-            };
-            tokio::pin!(stopping);
-            let handshake = tokio::time::timeout(options.header_deadline.duration(), tls.accept(stream));
-            let handshake = tokio::select! {
-                () = &mut stopping => return,
-                handshake = handshake => handshake,
-            };
-            match handshake {
-                Ok(Ok(stream)) => connection::run(stream, peer, &options, service, stopping).await,
-                Ok(Err(error)) => tracing::debug!(error = %error, "tls handshake failed"),
-                Err(_) => tracing::debug!("tls handshake took too long"),
-            }
-        });
+        let serving = Serving {
+            peer,
+            options: self.options.clone(),
+            service: self.service.clone(),
+            stopping: self.tasks.stopping(),
+            place,
+        };
+        // Each kind is a task of its own: one future for both would be as large as the larger, for every connection.
+        match &self.tls {
+            None => drop(self.tasks.spawn("connection", serving.run(stream))),
+            Some(tls) => drop(self.tasks.spawn("connection", serving.secure(tls.clone(), stream))),
+        }
     }
+}
+
+/// What one connection is served with.
+struct Serving<S, F> {
+    peer: SocketAddr,
+    options: Arc<ListenerOptions>,
+    service: S,
+    stopping: F,
+    place: Place,
+}
+
+impl<S, F, B> Serving<S, F>
+where
+    S: Service<Request<Incoming>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    F: Future<Output = ()>,
+    B: Body + 'static,
+    B::Error: Into<BoxError>,
+{
+    /// Not `async`: that would hold everything twice, here and in the future that it awaits.
+    fn run(self, stream: TcpStream) -> impl Future<Output = ()> {
+        let Self { peer, options, service, stopping, place } = self;
+        connection::run(stream, peer, options, service, stopping, place)
+    }
+
+    async fn secure(self, tls: TlsAcceptor, stream: TcpStream) {
+        let Self { peer, options, service, stopping, place } = self;
+        // Boxed, because handshake and service are never there together.
+        let mut stopping = Box::pin(stopping);
+        let handshake = Box::pin(shake_hands(tls, stream, options.header_deadline.duration()));
+        let stream = tokio::select! {
+            () = &mut stopping => return,
+            stream = handshake => stream,
+        };
+        if let Some(stream) = stream {
+            Box::pin(connection::run(stream, peer, options, service, stopping, place)).await;
+        }
+    }
+}
+
+async fn shake_hands(tls: TlsAcceptor, stream: TcpStream, within: Duration) -> Option<TlsStream<TcpStream>> {
+    match tokio::time::timeout(within, tls.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(stream),
+        Ok(Err(error)) => tracing::debug!(error = %error, "tls handshake failed"),
+        Err(_) => tracing::debug!("tls handshake took too long"),
+    }
+    None
 }
 
 fn prepare(stream: &TcpStream, options: &ListenerOptions) -> io::Result<()> {

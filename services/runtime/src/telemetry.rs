@@ -1,4 +1,4 @@
-//! Logs of the process: one subscriber, to stderr, as text or JSON.
+//! Logs of the process: one subscriber, to stderr, as text or JSON; how lines get there: `lines`.
 //!
 //! Standard output stays free for what a command prints on purpose. Messages are fixed and lowercase, values are
 //! fields; a prompt, a key or a completion is never a field (I6).
@@ -9,6 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+
+use lines::Lines;
+
+mod lines;
+
+pub use lines::Flush;
 
 /// How the process logs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,17 +47,22 @@ pub enum TelemetryError {
     Filter(#[source] tracing_subscriber::filter::ParseError),
     #[error("logging was already set up in this process")]
     AlreadySet(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("no thread can be started to write the log")]
+    Thread(#[source] std::io::Error),
 }
 
-/// Sets up logging for the whole process; called once, first thing in `main`.
-pub fn init(options: &Options) -> Result<(), TelemetryError> {
+/// Sets up logging for the whole process; called once, first thing in `main`. What is buffered is written when the
+/// returned guard is dropped, so it is held to the end.
+pub fn init(options: &Options) -> Result<Flush, TelemetryError> {
     let filter = EnvFilter::try_new(&options.filter).map_err(TelemetryError::Filter)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = Lines::default();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines.clone());
     let started = match options.format {
         Format::Text => builder.with_ansi(false).try_init(),
         Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
     };
-    started.map_err(TelemetryError::AlreadySet)
+    started.map_err(TelemetryError::AlreadySet)?;
+    lines.write_to(std::io::stderr()).map_err(TelemetryError::Thread)
 }
 
 /// A value that is carried and used but never printed.
@@ -85,7 +96,7 @@ mod tests {
     fn a_wrong_filter_is_refused_and_a_second_set_up_too() {
         let wrong = Options { filter: "weir_gateway=loud".to_owned(), ..Options::default() };
         assert!(matches!(init(&wrong), Err(TelemetryError::Filter(_))));
-        init(&Options { filter: "off".to_owned(), format: Format::Json }).unwrap();
+        let _flush = init(&Options { filter: "off".to_owned(), format: Format::Json }).unwrap();
         assert!(matches!(init(&Options::default()), Err(TelemetryError::AlreadySet(_))));
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio_rustls::server::TlsStream;
 
 use super::deadline::{Due, NotingTimer, Progress, Watched};
-use super::{BoxError, ListenerOptions};
+use super::{BoxError, ListenerOptions, Place};
 
 /// The connection that a request came over: an extension of each request.
 #[derive(Clone)]
@@ -53,12 +53,14 @@ impl fmt::Debug for Connection {
 /// hyper refuses less.
 const SMALLEST_BUFFER_BYTES: usize = 8192;
 
+/// Serves until the connection ends, its peer is too slow, or the drain is over; `_place` is given back then.
 pub(super) async fn run<I, S, B>(
     io: I,
     peer: SocketAddr,
-    options: &ListenerOptions,
+    options: Arc<ListenerOptions>,
     service: S,
     stopping: impl Future<Output = ()>,
+    _place: Place,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + OverTcp,
     S: Service<Request<Incoming>, Response = Response<B>>,
@@ -74,7 +76,7 @@ pub(super) async fn run<I, S, B>(
         service.call(request)
     });
     let watched = TokioIo::new(Watched { io, progress: progress.clone() });
-    let mut http = builder(options, &progress).serve_connection(watched, service);
+    let mut http = builder(&options, &progress).serve_connection(watched, service);
 
     let (head, idle) = (options.header_deadline.duration(), options.idle_timeout.duration());
     let alarm = tokio::time::sleep(head);
@@ -92,7 +94,7 @@ pub(super) async fn run<I, S, B>(
                 }
                 // A stop does not wait for clients that keep an idle connection open.
                 if answered && !draining {
-                    linger(http.into_parts().io.into_inner().io).await;
+                    Box::pin(linger(http.into_parts().io.into_inner().io)).await;
                 }
                 return;
             }

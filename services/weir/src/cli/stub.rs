@@ -44,7 +44,7 @@ impl ScriptArgs {
 const FINISH: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &StubArgs, output: &Output) -> Result<(), Failure> {
-    telemetry::init(&telemetry::Options::default()).map_err(|error| Failure::failed(&error))?;
+    let _flush = telemetry::init(&telemetry::Options::default()).map_err(|error| Failure::failed(&error))?;
     listener::raise_file_limit().map_err(|error| Failure::failed(&error))?;
     let options = args.scripts.options(args.listen)?;
     runtime(None)?.block_on(async {

@@ -61,7 +61,7 @@ impl UpArgs {
 
 pub(super) fn run(args: &UpArgs, output: &Output) -> Result<(), Failure> {
     let start = args.start()?;
-    telemetry::init(&start.config.telemetry).map_err(|error| Failure::usage(&error))?;
+    let _flush = telemetry::init(&start.config.telemetry).map_err(|error| Failure::usage(&error))?;
     tls::install_provider();
     listener::raise_file_limit().map_err(|error| Failure::failed(&error))?;
     let runtime = runtime(start.config.process.worker_threads)?;
