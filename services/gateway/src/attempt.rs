@@ -256,7 +256,7 @@ impl Attempt<'_> {
             Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
         };
         let judgement = self.judge(&Happening::Status { status, body: &body, retry_after });
-        let error = relayed_error(self.prepared.arrival.dialect, status, &body, &self.redaction());
+        let error = relayed_error(status, &body, &self.redaction());
         AttemptEnd::Failed(Box::new(Failure { judgement, error, what: "error status" }))
     }
 

@@ -224,7 +224,12 @@ impl Client {
                 let _ = answer.send(response);
             }
             State::StatusSent(next) => {
-                let broken = Break { reason: &refusal.code(), chunks_delivered: 0, request_id: &self.request_id };
+                let broken = Break {
+                    reason: &refusal.code(),
+                    chunks_delivered: 0,
+                    request_id: &self.request_id,
+                    sequence_number: 0,
+                };
                 let event = stream_error_event(self.dialect, &refusal.client_error(), &broken);
                 let _ = next.send(Next::Broken(event));
             }

@@ -324,6 +324,7 @@ impl RelayBody {
                     reason: reason.as_str(),
                     chunks_delivered: reading.editor.content_chunks(),
                     request_id: &self.request_id,
+                    sequence_number: 0,
                 };
                 self.out.extend_from_slice(&stream_error_event(self.dialect, &stream_error(reason), &broken));
             }

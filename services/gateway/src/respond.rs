@@ -412,7 +412,7 @@ impl Refusal {
 
     pub(crate) fn response(&self, dialect: Dialect, request_id: &str, extra: HeaderMap) -> Response<ClientBody> {
         let row = self.row();
-        let mut response = Response::new(ClientBody::whole(error_body(dialect, &row.error)));
+        let mut response = Response::new(ClientBody::whole(error_body(dialect, row.status, &row.error, request_id)));
         *response.status_mut() = StatusCode::from_u16(row.status).unwrap_or(StatusCode::BAD_GATEWAY);
         let headers = response.headers_mut();
         headers.extend(extra);
@@ -460,7 +460,7 @@ pub(crate) fn insert_rates(headers: &mut HeaderMap, dialect: Dialect, rates: &Ra
     for (of, standing) in [(Rated::Requests, rates.requests), (Rated::Tokens, rates.tokens)] {
         let Some(standing) = standing else { continue };
         let rate = Rate { limit: standing.max, remaining: standing.remaining(), reset_ms: standing.clears_in_ms };
-        for (name, value) in rate_limit_headers(dialect, of, rate) {
+        for (name, value) in rate_limit_headers(dialect, of, rate, None) {
             insert(headers, HeaderName::from_static(name), &value);
         }
     }

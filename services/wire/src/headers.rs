@@ -3,54 +3,88 @@
 //! What is not named here does not pass, so a new header of a client or provider leaks nothing. Credentials, cookies,
 //! organisation and forwarding headers are on no list; the target's one credential is added by the caller.
 
-use crate::dialect::Dialect;
+use crate::anthropic::AnthropicVersion;
+use crate::dialect::{Dialect, Family};
 
-/// Client headers that a provider may see.
-const REQUEST_ALLOWED: &[&str] = &["openai-beta"];
+/// Client headers that a provider may see. The API version is not among them: it is a fact of the request, which the
+/// caller sends in [`version_header`]'s form.
+const fn request_allowed(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::OpenAi => &["openai-beta"],
+        Family::Anthropic => &["anthropic-beta"],
+    }
+}
 
 /// Provider headers that a client may see. Rate limits are left out: they are our account's, not the client's.
-const RESPONSE_ALLOWED: &[&str] = &["content-type", "openai-processing-ms", "openai-version"];
+const fn response_allowed(family: Family) -> &'static [&'static str] {
+    match family {
+        Family::OpenAi => &["content-type", "openai-processing-ms", "openai-version"],
+        Family::Anthropic => &["content-type"],
+    }
+}
 
-/// Provider headers that identify the call in the provider's own records, strongest first.
-const CORRELATION: &[&str] = &["x-generation-id", "x-request-id", "apim-request-id"];
-
-/// The client's headers that go to the provider. Values are given as they are; names in lower case.
+/// The client's headers that go to a provider of `dialect`. Values are given as they are; names in lower case.
 ///
 /// Names that the client's `connection` header lists are hop-by-hop and never pass (RFC 9110, 7.6.1).
 pub fn request_headers<'a>(
     dialect: Dialect,
     headers: impl IntoIterator<Item = (&'a str, &'a str)> + Clone,
 ) -> Vec<(&'static str, &'a str)> {
-    let allowed = match dialect {
-        Dialect::OpenAiChat => REQUEST_ALLOWED,
-    };
-    select(allowed, headers)
+    select(request_allowed(dialect.family()), headers)
 }
 
-/// The provider's headers that go to the client. `content-length` and `content-encoding` never do: the body is ours.
+/// The headers of a provider of `dialect` that go to the client. `content-length` and `content-encoding` never do: the
+/// body is ours.
 pub fn response_headers<'a>(
     dialect: Dialect,
     headers: impl IntoIterator<Item = (&'a str, &'a str)> + Clone,
 ) -> Vec<(&'static str, &'a str)> {
-    let allowed = match dialect {
-        Dialect::OpenAiChat => RESPONSE_ALLOWED,
-    };
-    select(allowed, headers)
+    select(response_allowed(dialect.family()), headers)
 }
 
-/// The names under which to look for the provider's id of a call, strongest first.
+/// Provider headers that identify the call in the provider's own records, strongest first.
 #[must_use]
 pub const fn correlation_headers(dialect: Dialect) -> &'static [&'static str] {
-    match dialect {
-        Dialect::OpenAiChat => CORRELATION,
+    match dialect.family() {
+        Family::OpenAi => &["x-generation-id", "x-request-id", "apim-request-id"],
+        Family::Anthropic => &["request-id"],
     }
 }
 
 /// The header that carries a target's credential, and what stands before it.
 #[must_use]
 pub const fn credential_header(dialect: Dialect) -> (&'static str, &'static str) {
-    match dialect {
-        Dialect::OpenAiChat => ("authorization", "Bearer "),
+    match dialect.family() {
+        Family::OpenAi => ("authorization", "Bearer "),
+        Family::Anthropic => ("x-api-key", ""),
+    }
+}
+
+/// The headers in which a client may bring its key, in the order in which they count, each with what stands before it:
+/// where both are sent, the provider itself is reported to prefer `x-api-key`.
+#[must_use]
+pub const fn client_credential_headers(dialect: Dialect) -> &'static [(&'static str, &'static str)] {
+    match dialect.family() {
+        Family::OpenAi => &[("authorization", "Bearer ")],
+        Family::Anthropic => &[("x-api-key", ""), ("authorization", "Bearer ")],
+    }
+}
+
+/// The header in which an answer tells its request id.
+#[must_use]
+pub const fn request_id_header(dialect: Dialect) -> &'static str {
+    match dialect.family() {
+        Family::OpenAi => "x-request-id",
+        Family::Anthropic => "request-id",
+    }
+}
+
+/// The header that names the API's version, where the dialect has one.
+#[must_use]
+pub const fn version_header(dialect: Dialect, version: AnthropicVersion) -> Option<(&'static str, &'static str)> {
+    match dialect.family() {
+        Family::OpenAi => None,
+        Family::Anthropic => Some((AnthropicVersion::HEADER, version.name())),
     }
 }
 
@@ -96,12 +130,16 @@ mod tests {
         ("content-length", "17"),
         ("accept-encoding", "gzip, br"),
         ("OpenAI-Beta", "assistants=v2"),
+        ("anthropic-beta", "files-api-2025-04-14,x"),
+        ("anthropic-workspace-id", "ws-client"),
     ];
 
     #[test]
     fn o41_nothing_of_the_client_passes_but_the_allow_list() {
         let passed = request_headers(Dialect::OpenAiChat, HOSTILE.iter().copied());
         assert_eq!(passed, [("openai-beta", "assistants=v2")]);
+        let passed = request_headers(Dialect::AnthropicMessages, HOSTILE.iter().copied());
+        assert_eq!(passed, [("anthropic-beta", "files-api-2025-04-14,x")]);
     }
 
     #[test]
@@ -123,5 +161,20 @@ mod tests {
         ];
         let passed = response_headers(Dialect::OpenAiChat, headers);
         assert_eq!(passed, [("content-type", "application/json"), ("openai-processing-ms", "12")]);
+    }
+
+    #[test]
+    fn o38_o41_each_family_has_its_own_credential_version_and_request_id() {
+        assert_eq!(credential_header(Dialect::AnthropicMessages), ("x-api-key", ""));
+        assert_eq!(credential_header(Dialect::OpenAiResponses), ("authorization", "Bearer "));
+        let version = AnthropicVersion::V2026_10_21;
+        let header = version_header(Dialect::AnthropicMessages, version);
+        assert_eq!(header, Some(("anthropic-version", "2026-10-21")));
+        assert_eq!(version_header(Dialect::OpenAiChat, version), None);
+        assert_eq!(request_id_header(Dialect::AnthropicMessages), "request-id");
+        assert_eq!(correlation_headers(Dialect::AnthropicMessages), ["request-id"]);
+        let names: Vec<_> =
+            client_credential_headers(Dialect::AnthropicMessages).iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["x-api-key", "authorization"]);
     }
 }

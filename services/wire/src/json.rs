@@ -5,10 +5,14 @@
 //! the bytes are UTF-8 is checked by the caller where it matters (request bodies), not on every relayed stream event.
 
 mod cursor;
+mod node;
 mod text;
+mod writer;
 
 pub use cursor::{Cursor, Kind, Value};
+pub(crate) use node::Node;
 pub use text::{Text, push_quoted, quoted};
+pub(crate) use writer::Writer;
 
 use thiserror::Error;
 

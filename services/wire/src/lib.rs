@@ -5,9 +5,10 @@
 //! runtime, a clock, randomness, sockets or the HTTP library: statuses are `u16`, headers are `(&str, &str)`, time and
 //! ids are arguments.
 //!
-//! **Start** with [`openai::chat`]: a request comes in as [`openai::chat::ChatRequest`], goes out by its `rewrite`, and
-//! the answer passes through [`sse::Decoder`], [`openai::chat::StreamReader`] and [`openai::chat::StreamEditor`]. Every
-//! function that differs by protocol takes a [`Dialect`] and matches it exhaustively.
+//! **Start** with [`request`]: a request comes in as [`ClientRequest`] and goes out by its `for_target`; a plain answer
+//! comes back as [`ProviderAnswer`], a stream through a [`Translator`]. Behind these, [`openai`] and [`anthropic`] know one
+//! protocol each, and [`translate`] leads from one to the other. Every function that differs by protocol takes a
+//! [`Dialect`] and matches it exhaustively. `README.md` shows the whole path in code.
 //!
 //! **Promises kept here**: I4 (content is a fact of the bytes alone), I6 (no credential or header passes that no list
 //! names), I7 and I9 (usage is the provider's; what cannot be read is unknown, never zero). Relay is observe and splice:
@@ -15,6 +16,14 @@
 
 mod dialect;
 
+pub mod request;
+
+pub mod answer;
+pub mod translator;
+
+pub mod translate;
+
+pub mod anthropic;
 pub mod openai;
 
 pub mod envelope;
@@ -31,5 +40,9 @@ pub mod splice;
 
 mod request_error;
 
-pub use dialect::Dialect;
+pub use answer::ProviderAnswer;
+pub use dialect::{Dialect, Family};
+pub use request::{ClientRequest, Target, UpstreamRequest};
 pub use request_error::{RequestError, RequestErrorCode};
+pub use translate::Untranslatable;
+pub use translator::{ClientSide, Garbage, ProviderSide, Step, StreamFacts, Translator};

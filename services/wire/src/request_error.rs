@@ -13,6 +13,8 @@ pub enum RequestErrorCode {
     DuplicateField,
     /// More of something than Weir accepts in one request.
     TooMany,
+    /// Good in the client's dialect, and without a counterpart in that of any provider that is left.
+    NotCarried,
 }
 
 impl RequestErrorCode {
@@ -24,6 +26,7 @@ impl RequestErrorCode {
             Self::InvalidValue => "invalid_value",
             Self::DuplicateField => "duplicate_field",
             Self::TooMany => "too_many_items",
+            Self::NotCarried => "not_supported_by_provider",
         }
     }
 }

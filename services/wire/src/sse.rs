@@ -266,5 +266,23 @@ fn split_field(line: &Bytes) -> (Bytes, Bytes) {
     }
 }
 
+/// Appends one named event: `pieces` are its data. Data of several lines becomes several `data:` lines.
+pub(crate) fn push_event(out: &mut BytesMut, name: &[u8], pieces: &[&[u8]]) {
+    out.reserve(name.len() + pieces.iter().map(|piece| piece.len()).sum::<usize>() + 24);
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name);
+    out.extend_from_slice(b"\ndata: ");
+    for piece in pieces {
+        let mut rest = *piece;
+        while let Some(at) = memchr(b'\n', rest) {
+            out.extend_from_slice(&rest[..at]);
+            out.extend_from_slice(b"\ndata: ");
+            rest = &rest[at + 1..];
+        }
+        out.extend_from_slice(rest);
+    }
+    out.extend_from_slice(b"\n\n");
+}
+
 #[cfg(test)]
 mod tests;

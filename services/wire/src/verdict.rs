@@ -6,7 +6,8 @@
 
 use weir_domain::attempt::AttemptVerdict;
 
-use crate::dialect::Dialect;
+use crate::anthropic::messages;
+use crate::dialect::{Dialect, Family};
 use crate::openai::chat::answer::{AnswerFacts, InBandError};
 use crate::openai::chat::usage::read_usage;
 use crate::retry_after::RetryAfter;
@@ -94,15 +95,22 @@ pub struct Judgement {
     pub retry_after: Option<RetryAfter>,
 }
 
-/// Judges the end of an attempt in `dialect`.
-#[must_use]
-pub fn judge(dialect: Dialect, rows: ProviderRows, happening: &Happening<'_>) -> Judgement {
-    match dialect {
-        Dialect::OpenAiChat => judge_openai(rows, happening),
+impl Judgement {
+    /// [`client_status`](Self::client_status) in the client's dialect: an Anthropic client knows a provider that is full
+    /// as 529, any other as 503 (O39).
+    #[must_use]
+    pub const fn status_for(&self, client: Dialect) -> u16 {
+        match (client.family(), self.blame, self.client_status) {
+            (Family::Anthropic, Blame::Overloaded, 503) => 529,
+            (Family::Anthropic | Family::OpenAi, _, status) => status,
+        }
     }
 }
 
-fn judge_openai(rows: ProviderRows, happening: &Happening<'_>) -> Judgement {
+/// Judges the end of an attempt at a provider that speaks `dialect`.
+#[must_use]
+pub fn judge(dialect: Dialect, rows: ProviderRows, happening: &Happening<'_>) -> Judgement {
+    let family = dialect.family();
     match *happening {
         Happening::DnsFailed | Happening::ConnectRefused | Happening::TlsFailed | Happening::RequestUnsent => {
             transport(AttemptVerdict::NotExecuted, 502)
@@ -112,8 +120,8 @@ fn judge_openai(rows: ProviderRows, happening: &Happening<'_>) -> Judgement {
         | Happening::Garbage { content_seen }
         | Happening::EndedEarly { content_seen } => transport(unknown_end(content_seen), 502),
         Happening::TimedOut { content_seen } => transport(unknown_end(content_seen), 504),
-        Happening::Status { status, body, retry_after } => judge_status(rows, status, body, retry_after),
-        Happening::InBand { error, usage, content_seen } => judge_in_band(rows, error, usage, content_seen),
+        Happening::Status { status, body, retry_after } => judge_status((rows, family), status, body, retry_after),
+        Happening::InBand { error, usage, content_seen } => judge_in_band((rows, family), error, usage, content_seen),
     }
 }
 
@@ -126,17 +134,25 @@ const fn transport(verdict: AttemptVerdict, client_status: u16) -> Judgement {
     Judgement { verdict, usage: None, blame: Blame::Provider, may_fail_over: true, client_status, retry_after: None }
 }
 
-fn judge_status(rows: ProviderRows, status: u16, body: &[u8], retry_after: Option<RetryAfter>) -> Judgement {
+/// Which table applies: the provider's rows, and the family whose names its errors have.
+type Table = (ProviderRows, Family);
+
+fn judge_status(table: Table, status: u16, body: &[u8], retry_after: Option<RetryAfter>) -> Judgement {
+    let (rows, family) = table;
     let error = InBandError::of_body(body);
     let usage = AnswerFacts::scan(body).ok().and_then(|facts| facts.usage_anywhere());
-    let usage = usage.map(|span| read_usage(span.of(body)));
+    let usage = usage.map(|span| match family {
+        Family::OpenAi => read_usage(span.of(body)),
+        Family::Anthropic => messages::usage::read_usage(Some(span.of(body)), None),
+    });
     let class = classify(status, Some(&error));
     let verdict = status_verdict(rows, status, Some(&error));
     with_usage(Judgement { verdict, retry_after, ..class.judgement(status) }, usage)
 }
 
-fn judge_in_band(rows: ProviderRows, error: &InBandError, usage: Option<&Extracted>, content_seen: bool) -> Judgement {
-    let status = error.status.or_else(|| status_of_code(error));
+fn judge_in_band(table: Table, error: &InBandError, usage: Option<&Extracted>, content_seen: bool) -> Judgement {
+    let (rows, family) = table;
+    let status = error.status.or_else(|| status_of_code(family, error));
     let class = classify(status.unwrap_or(502), Some(error));
     let verdict = match (content_seen, status) {
         (true, _) => AttemptVerdict::ExecutedUsageUnknown,
@@ -202,6 +218,7 @@ fn classify(status: u16, error: Option<&InBandError>) -> Class {
     match status {
         // Ours to fix, not the client's: its key was good, and path and model name are the catalog's. Another
         // deployment may do.
+        402 if error.is_some_and(is_quota) => class(Blame::QuotaExhausted, true, Some(502)),
         401..=404 => class(Blame::Configuration, true, Some(502)),
         429 if error.is_some_and(is_quota) => class(Blame::QuotaExhausted, true, Some(429)),
         429 => class(Blame::RateLimited, true, None),
@@ -218,16 +235,31 @@ fn classify(status: u16, error: Option<&InBandError>) -> Class {
 /// Branches on the code first: the type of a billing refusal varies.
 fn is_quota(error: &InBandError) -> bool {
     let names = [error.code.as_deref(), error.kind.as_deref()];
-    names
-        .into_iter()
-        .flatten()
-        .any(|name| matches!(name, "insufficient_quota" | "credit_balance_exhausted" | "billing_hard_limit_reached"))
+    names.into_iter().flatten().any(|name| {
+        matches!(
+            name,
+            "insufficient_quota"
+                | "credit_balance_exhausted"
+                | "billing_hard_limit_reached"
+                | "billing_error"
+                | "enforced_spend_limit_reached"
+                | "contract_spend_limit_reached"
+                | "linked_organization_billing_unavailable"
+                | "linked_organization_spend_limit_reached"
+        )
+    })
 }
 
 /// The status that a named code stands for, for errors inside a 200.
-fn status_of_code(error: &InBandError) -> Option<u16> {
+fn status_of_code(family: Family, error: &InBandError) -> Option<u16> {
     let names = [error.code.as_deref(), error.kind.as_deref()];
     names.into_iter().flatten().find_map(|name| match name {
+        // This family has a status of its own for it (O39).
+        "overloaded_error" if family == Family::Anthropic => Some(529),
+        "billing_error" => Some(402),
+        "conflict_error" => Some(409),
+        "request_too_large" => Some(413),
+        "timeout_error" => Some(504),
         "context_length_exceeded"
         | "invalid_request_error"
         | "invalid_value"

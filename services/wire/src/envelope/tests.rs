@@ -12,18 +12,18 @@ fn parsed(bytes: &[u8]) -> Value {
 fn o38_an_error_body_has_all_four_members() {
     let error = ClientError::new("invalid_request_error", "invalid_value", "say \"why\"\n").with_param(Some("n"));
     assert_eq!(
-        parsed(&error_body(Dialect::OpenAiChat, &error)),
+        parsed(&error_body(Dialect::OpenAiChat, 400, &error, "r-1")),
         json!({"error": {"message": "say \"why\"\n", "type": "invalid_request_error", "param": "n", "code": "invalid_value"}})
     );
     let bare = ClientError { message: "m".into(), kind: "t".into(), ..ClientError::default() };
-    let body = parsed(&error_body(Dialect::OpenAiChat, &bare));
+    let body = parsed(&error_body(Dialect::OpenAiChat, 400, &bare, "r-1"));
     assert_eq!(body, json!({"error": {"message": "m", "type": "t", "param": null, "code": null}}));
 }
 
 #[test]
 fn o11_the_event_of_a_broken_stream_is_one_data_line_with_everything_inside_error() {
     let error = ClientError::new("stream_error", "stream_incomplete", "the provider went away");
-    let broken = Break { reason: "upstream_closed", chunks_delivered: 17, request_id: "r-1" };
+    let broken = Break { reason: "upstream_closed", chunks_delivered: 17, request_id: "r-1", sequence_number: 3 };
     let event = stream_error_event(Dialect::OpenAiChat, &error, &broken);
     let data = event.strip_prefix(b"data: ").unwrap().strip_suffix(b"\n\n").unwrap();
     assert!(!data.contains(&b'\n'));
@@ -32,6 +32,63 @@ fn o11_the_event_of_a_broken_stream_is_one_data_line_with_everything_inside_erro
         "reason": "upstream_closed", "chunks_delivered": 17, "incomplete": true, "request_id": "r-1",
     }});
     assert_eq!(parsed(data), expected);
+}
+
+#[test]
+fn o38_o39_an_anthropic_error_has_the_type_of_its_status() {
+    let error = ClientError::new("invalid_request_error", "model_not_found", "no such model").with_param(Some("model"));
+    assert_eq!(
+        parsed(&error_body(Dialect::AnthropicMessages, 404, &error, "r-1")),
+        json!({"type": "error", "error": {"type": "not_found_error", "message": "no such model",
+               "details": {"error_code": "model_not_found", "param": "model"}}, "request_id": "r-1"})
+    );
+    for (status, kind, expected) in [
+        (400, "invalid_request_error", "invalid_request_error"),
+        (401, "invalid_request_error", "authentication_error"),
+        (403, "permission_denied", "permission_error"),
+        (413, "invalid_request_error", "request_too_large"),
+        (415, "invalid_request_error", "invalid_request_error"),
+        (429, "insufficient_quota", "rate_limit_error"),
+        (503, "server_error", "api_error"),
+        (503, "overloaded_error", "overloaded_error"),
+        (529, "server_error", "overloaded_error"),
+        (504, "server_error", "timeout_error"),
+    ] {
+        let body = parsed(&error_body(Dialect::AnthropicMessages, status, &ClientError::new(kind, "c", "m"), "r"));
+        assert_eq!(body["error"]["type"], expected, "{status} {kind}");
+    }
+}
+
+#[test]
+fn o11_the_events_of_broken_streams_of_the_other_dialects() {
+    let error = ClientError::new("stream_error", "read_timeout", "silence");
+    let broken = Break { reason: "read_timeout", chunks_delivered: 17, request_id: "r-1", sequence_number: 9 };
+    let event = stream_error_event(Dialect::AnthropicMessages, &error, &broken);
+    let data = event.strip_prefix(b"event: error\ndata: ").unwrap().strip_suffix(b"\n\n").unwrap();
+    assert_eq!(
+        parsed(data),
+        json!({"type": "error", "error": {"type": "timeout_error", "message": "silence",
+               "details": {"error_code": "read_timeout"}, "reason": "read_timeout", "chunks_delivered": 17,
+               "incomplete": true}, "request_id": "r-1"})
+    );
+    let event = stream_error_event(Dialect::OpenAiResponses, &error, &broken);
+    let data = event.strip_prefix(b"event: error\ndata: ").unwrap().strip_suffix(b"\n\n").unwrap();
+    assert_eq!(
+        parsed(data),
+        json!({"type": "error", "sequence_number": 9, "code": "read_timeout", "message": "silence", "param": null,
+               "error": {"message": "silence", "type": "stream_error", "param": null, "code": "read_timeout",
+                         "reason": "read_timeout", "chunks_delivered": 17, "incomplete": true, "request_id": "r-1"}})
+    );
+}
+
+/// The decoder of anthropic's SDK dispatches an event by its name and skips `ping`; one without data fails.
+#[test]
+fn o04_an_anthropic_keep_alive_is_its_own_event() {
+    let mut decoder = crate::sse::Decoder::new(1_000);
+    decoder.push(Bytes::from_static(keep_alive(Dialect::AnthropicMessages)));
+    let event = decoder.next_event().unwrap().unwrap();
+    assert_eq!((event.name.as_ref(), parsed(&event.data)), (&b"ping"[..], json!({"type": "ping"})));
+    assert_eq!(decoder.held_bytes(), 0);
 }
 
 /// The decoder of openai-python as the issues behind O04 describe it: fields are kept over blank lines unless an event
@@ -58,7 +115,7 @@ fn o04_a_keep_alive_makes_old_decoders_dispatch_nothing() {
 fn relayed(status: u16, body: &str) -> ClientError {
     let hidden = ["UPKEY-A", "api.vendor.test"];
     let redaction = Redaction { upstream_model: "vendor/m-7b", alias: "Team-Fast", hidden: &hidden };
-    relayed_error(Dialect::OpenAiChat, status, body.as_bytes(), &redaction)
+    relayed_error(status, body.as_bytes(), &redaction)
 }
 
 #[test]

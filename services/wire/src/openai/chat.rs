@@ -15,7 +15,7 @@ pub mod response;
 pub mod stream;
 pub mod usage;
 
-pub use answer::{AnswerFacts, InBandError};
+pub use answer::{AnswerFacts, Finish, InBandError};
 pub use editor::StreamEditor;
 pub use request::{CapField, ChatFacts, ChatRequest, IncludeUsage, Limits, ResponseFormat, Tool};
 pub use response::PlainAnswer;

@@ -5,7 +5,12 @@
 mod support;
 
 #[cfg(test)]
+mod across;
+
+#[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod messages_stream;
 #[cfg(test)]
 mod request;
 #[cfg(test)]

@@ -55,6 +55,6 @@ fn check_as_error(input: &[u8], random: &mut Random) {
     let judged = judge(Dialect::OpenAiChat, rows, &Happening::Status { status, body: input, retry_after: None });
     assert!((400..600).contains(&judged.client_status), "{judged:?}");
     let redaction = Redaction { upstream_model: "vendor/model", alias: "alias", hidden: &[] };
-    let _relayed = relayed_error(Dialect::OpenAiChat, status, input, &redaction);
+    let _relayed = relayed_error(status, input, &redaction);
     let _read = (InBandError::of_body(input), InBandError::read(input));
 }

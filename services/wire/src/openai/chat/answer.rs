@@ -343,6 +343,16 @@ impl InBandError {
                 let status = number_text(cursor)?;
                 self.status = self.status.or(http_status(&status));
             }
+            // Anthropic's finer codes: branch on them where they are, never on the message.
+            (b"details", Kind::Object) => {
+                cursor.members(|cursor, key| {
+                    if key.raw() == b"error_code" && cursor.peek()? == Kind::String {
+                        self.code = Some(bounded(&cursor.string()?));
+                        return Ok(());
+                    }
+                    cursor.skip().map(|_| ())
+                })?;
+            }
             // Some servers nest one error object in another.
             (b"error", Kind::Object) if self.message.is_empty() => {
                 cursor.members(|cursor, key| self.member(cursor, &key))?;

@@ -3,8 +3,8 @@
 //! Nothing here judges the conversation; the provider does. A part is recognised by the member that carries its data
 //! (`image_url`, `input_audio`, `file`), because the order of members is free.
 
-use super::request::Limits;
 use crate::json::{Cursor, Kind, Span, Text};
+use crate::request::Limits;
 use crate::request_error::{Refusal, RequestErrorCode};
 
 /// What was found in `messages`.

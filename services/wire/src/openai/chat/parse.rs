@@ -4,13 +4,13 @@ use weir_domain::registry::Capability;
 
 use super::messages::{MessageFacts, read_messages};
 use super::request::{
-    CapPlace, ChatFacts, IncludeUsage, Limits, MAX_CAP_TOKENS, MAX_CHOICES, Member, ObjectPlace, OptionsPlace, Places,
+    CapPlace, ChatFacts, IncludeUsage, MAX_CAP_TOKENS, MAX_CHOICES, Member, ObjectPlace, OptionsPlace, Places,
     ResponseFormat, Tool,
 };
 use crate::json::{Cursor, Fault, Kind, Span, Text, Value, check_utf8};
+use crate::request::Limits;
+use crate::request::values::{Parsed, bounded, flag, integer, missing, model_name, owned_field, short_text, twice};
 use crate::request_error::{Refusal, RequestErrorCode};
-
-type Parsed<T> = Result<T, Refusal>;
 
 /// Reads the facts of a body and where its owned fields stand.
 pub(super) fn parse(body: &[u8], limits: &Limits) -> Parsed<(ChatFacts, Places)> {
@@ -66,20 +66,6 @@ const FIELDS: &[(&str, Field)] = &[
     ("prediction", Field::Prediction),
 ];
 
-fn field_of(key: &Text<'_>) -> Result<Option<(&'static str, Field)>, Refusal> {
-    let name = key.decoded_bytes();
-    for (known, field) in FIELDS {
-        if name.as_ref() == known.as_bytes() {
-            return Ok(Some((known, *field)));
-        }
-        if name.eq_ignore_ascii_case(known.as_bytes()) {
-            let message = format!("Write `{known}` in lower case: servers disagree about other spellings.");
-            return Err(Refusal::invalid(known, message).at(key.span().start));
-        }
-    }
-    Ok(None)
-}
-
 struct Parser<'l> {
     limits: &'l Limits,
     facts: ChatFacts,
@@ -114,15 +100,14 @@ impl<'l> Parser<'l> {
         }
         let kind = cursor.peek()?;
         let start = cursor.offset();
-        match field_of(key)? {
+        match owned_field(FIELDS, key)? {
             None => {
                 cursor.skip()?;
             }
             Some((name, field)) => {
                 let bit = 1 << field as u32;
                 if self.seen & bit != 0 {
-                    let message = format!("`{name}` stands there more than once: send it once.");
-                    return Err(Refusal::new(RequestErrorCode::DuplicateField, name, message).at(key.span().start));
+                    return Err(twice(name, key));
                 }
                 self.seen |= bit;
                 self.known(cursor, name, field, kind)?;
@@ -136,7 +121,7 @@ impl<'l> Parser<'l> {
     fn known(&mut self, cursor: &mut Cursor<'_>, name: &'static str, field: Field, kind: Kind) -> Parsed<()> {
         let member = self.places.members.len();
         match field {
-            Field::Model => self.model(cursor, kind)?,
+            Field::Model => self.model(cursor)?,
             Field::Messages => self.read_messages(cursor, kind)?,
             Field::Stream => self.facts.stream = flag(cursor, name)?,
             Field::StreamOptions => self.stream_options(cursor, kind, member)?,
@@ -152,13 +137,13 @@ impl<'l> Parser<'l> {
                 let choices = integer(cursor, name, 1, u64::from(MAX_CHOICES))?.unwrap_or(1);
                 self.facts.choices = u32::try_from(choices).unwrap_or(MAX_CHOICES);
             }
-            Field::ServiceTier => self.facts.service_tier = self.name(cursor, name)?.map(priced_tier),
+            Field::ServiceTier => self.facts.service_tier = short_text(cursor, name, self.limits)?.map(priced_tier),
             Field::Tools | Field::Functions => self.tools(cursor, name, kind, field == Field::Functions)?,
             Field::ToolChoice => self.facts.has_tool_choice = !cursor.skip()?.is_null(),
             Field::ResponseFormat => self.response_format(cursor, kind)?,
             Field::Modalities => self.modalities(cursor, kind)?,
-            Field::User => self.facts.end_user = self.name(cursor, name)?,
-            Field::SafetyIdentifier => self.safety_identifier = self.name(cursor, name)?,
+            Field::User => self.facts.end_user = short_text(cursor, name, self.limits)?,
+            Field::SafetyIdentifier => self.safety_identifier = short_text(cursor, name, self.limits)?,
             Field::Metadata => self.metadata(cursor, kind, member)?,
             Field::Store => self.facts.store = flag(cursor, name)?,
             Field::Logprobs => {
@@ -185,16 +170,9 @@ impl<'l> Parser<'l> {
         Ok(())
     }
 
-    fn model(&mut self, cursor: &mut Cursor<'_>, kind: Kind) -> Parsed<()> {
-        let at = cursor.offset();
-        if kind != Kind::String {
-            return Err(Refusal::invalid("model", "`model` must be a string.").at(at));
-        }
-        let text = cursor.string()?;
-        if text.is_empty() {
-            return Err(Refusal::invalid("model", "`model` is empty: name a model.").at(at));
-        }
-        self.facts.model = self.bounded(&text, "model")?;
+    fn model(&mut self, cursor: &mut Cursor<'_>) -> Parsed<()> {
+        let (model, text) = model_name(cursor, self.limits)?;
+        self.facts.model = model;
         self.places.model = Some(text.span());
         Ok(())
     }
@@ -291,13 +269,13 @@ impl<'l> Parser<'l> {
         cursor.members(|cursor, key| {
             let kind = cursor.peek()?;
             if key.is("type") && kind == Kind::String {
-                tool.kind = self.bounded(&cursor.string()?, field)?;
+                tool.kind = bounded(&cursor.string()?, field, self.limits)?;
             } else if bare && key.is("name") && kind == Kind::String {
-                tool.name = self.bounded(&cursor.string()?, field)?;
+                tool.name = bounded(&cursor.string()?, field, self.limits)?;
             } else if (key.is("function") || key.is("custom")) && kind == Kind::Object {
                 cursor.members(|cursor, key| {
                     if key.is("name") && cursor.peek()? == Kind::String {
-                        tool.name = self.bounded(&cursor.string()?, field)?;
+                        tool.name = bounded(&cursor.string()?, field, self.limits)?;
                         return Ok(());
                     }
                     cursor.skip().map(|_| ()).map_err(Refusal::from)
@@ -378,36 +356,12 @@ impl<'l> Parser<'l> {
         Ok(())
     }
 
-    /// A short string, or null for none.
-    fn name(&self, cursor: &mut Cursor<'_>, field: &'static str) -> Parsed<Option<String>> {
-        let at = cursor.offset();
-        match cursor.peek()? {
-            Kind::String => self.bounded(&cursor.string()?, field).map(Some),
-            Kind::Null => {
-                cursor.skip()?;
-                Ok(None)
-            }
-            Kind::Object | Kind::Array | Kind::Number | Kind::True | Kind::False => {
-                Err(Refusal::invalid(field, format!("`{field}` must be a string.")).at(at))
-            }
-        }
-    }
-
-    fn bounded(&self, text: &Text<'_>, field: &'static str) -> Parsed<String> {
-        if text.raw().len() > self.limits.max_name_bytes {
-            let message = format!("A name in `{field}` is longer than {} bytes.", self.limits.max_name_bytes);
-            return Err(Refusal::invalid(field, message).at(text.span().start));
-        }
-        Ok(text.decode().into_owned())
-    }
-
     fn conclude(mut self) -> Parsed<(ChatFacts, Places)> {
-        let missing = |field, message| Err(Refusal::new(RequestErrorCode::MissingField, field, message));
         if self.places.model.is_none() {
-            return missing("model", "`model` is missing: name a model.");
+            return Err(missing("model", "name a model"));
         }
         let Some(messages) = self.messages else {
-            return missing("messages", "`messages` is missing: send an array of messages.");
+            return Err(missing("messages", "send an array of messages"));
         };
         let facts = &mut self.facts;
         let caps = [self.places.max_tokens, self.places.max_completion_tokens];
@@ -431,34 +385,6 @@ impl<'l> Parser<'l> {
         }
         self.places.developer_roles = messages.developer_roles;
         Ok((self.facts, self.places))
-    }
-}
-
-fn flag(cursor: &mut Cursor<'_>, field: &'static str) -> Parsed<bool> {
-    let value = cursor.skip()?;
-    match value.kind {
-        Kind::True => Ok(true),
-        Kind::False | Kind::Null => Ok(false),
-        Kind::Object | Kind::Array | Kind::String | Kind::Number => {
-            Err(Refusal::invalid(field, format!("`{field}` must be true or false.")).at(value.span.start))
-        }
-    }
-}
-
-/// A whole number between `least` and `most`, written as digits only: `5.0`, `1e3` and `"5"` are read differently by
-/// different servers, and a cap must mean one thing.
-fn integer(cursor: &mut Cursor<'_>, field: &'static str, least: u64, most: u64) -> Parsed<Option<u64>> {
-    let value = cursor.skip()?;
-    if value.is_null() {
-        return Ok(None);
-    }
-    let text = std::str::from_utf8(value.span.of(cursor.bytes())).unwrap_or_default();
-    match text.parse::<u64>() {
-        Ok(number) if value.kind == Kind::Number && (least..=most).contains(&number) => Ok(Some(number)),
-        _ => {
-            let message = format!("`{field}` must be a whole number from {least} to {most}.");
-            Err(Refusal::invalid(field, message).at(value.span.start))
-        }
     }
 }
 

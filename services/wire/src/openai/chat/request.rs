@@ -13,130 +13,24 @@
 use std::fmt;
 
 use bytes::Bytes;
-use weir_domain::registry::{Capabilities, Capability};
 
 use super::parse::parse;
-use crate::bound::InputSize;
 use crate::json::{Span, Value};
+use crate::request::RequestFacts;
 use crate::request_error::RequestError;
 
-/// Bounds on one request; the size of the body is the listener's to bound.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Messages in one request; each costs a span or two of memory at most.
-    pub max_messages: usize,
-    /// Tools (and functions) in one request; the names are kept.
-    pub max_tools: usize,
-    /// Bytes of a model's, tool's, tier's or end user's name.
-    pub max_name_bytes: usize,
-    /// Members of the top-level object; the API has about 40.
-    pub max_members: usize,
-}
+pub use crate::request::{
+    CapField, IncludeUsage, Limits, MAX_CAP_TOKENS, RequestFacts as ChatFacts, ResponseFormat, Tool,
+};
 
-impl Default for Limits {
-    fn default() -> Self {
-        Self { max_messages: 100_000, max_tools: 1_024, max_name_bytes: 512, max_members: 512 }
-    }
-}
-
-/// The largest output cap that is a number and not a mistake: 2³²−1 tokens.
-pub const MAX_CAP_TOKENS: u64 = u32::MAX as u64;
 /// The most choices in one request (the API's own bound).
 pub const MAX_CHOICES: u32 = 128;
-
-/// Which name a target knows for the output cap.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CapField {
-    MaxTokens,
-    MaxCompletionTokens,
-}
-
-impl CapField {
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::MaxTokens => "max_tokens",
-            Self::MaxCompletionTokens => "max_completion_tokens",
-        }
-    }
-}
-
-/// What the client said in `stream_options.include_usage`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum IncludeUsage {
-    #[default]
-    Absent,
-    Null,
-    False,
-    True,
-}
-
-/// The kind of `response_format`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ResponseFormat {
-    #[default]
-    Text,
-    JsonObject,
-    JsonSchema,
-    /// A kind of a vendor's own (grammar, regex).
-    Other,
-}
-
-/// A tool that the model may call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tool {
-    /// `function`, `custom`, or the name of a tool that the provider itself runs (and may bill).
-    pub kind: String,
-    /// The function's name; for a provider's own tool, its kind again.
-    pub name: String,
-}
-
-/// What Weir needs to know of a request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ChatFacts {
-    /// The model as the client wrote it: an alias.
-    pub model: String,
-    pub stream: bool,
-    pub include_usage: IncludeUsage,
-    /// The output cap in force, per choice, in tokens; none when the client gave none.
-    pub cap_tokens: Option<u64>,
-    /// Choices; at least 1.
-    pub choices: u32,
-    /// Under the name that prices and answers use; the bytes keep the client's word.
-    pub service_tier: Option<String>,
-    pub tools: Vec<Tool>,
-    pub has_tool_choice: bool,
-    pub response_format: ResponseFormat,
-    /// `safety_identifier`, else `user`: for an HMAC label, never for a log.
-    pub end_user: Option<String>,
-    /// Whether the client asks the provider to keep the answer.
-    pub store: bool,
-    /// Bytes of pictures inside the request, which are not text.
-    pub data_url_bytes: u64,
-    pub size: InputSize,
-    /// Whether the client sends predicted output.
-    pub has_prediction: bool,
-    /// What the model must be able to do.
-    pub needs: Capabilities,
-}
-
-impl ChatFacts {
-    pub(super) fn need(&mut self, capability: Capability) {
-        self.needs = self.needs.with(capability);
-    }
-
-    /// Whether the client is to see the usage of a stream.
-    #[must_use]
-    pub fn wants_stream_usage(&self) -> bool {
-        self.include_usage == IncludeUsage::True
-    }
-}
 
 /// A request: its bytes, its facts, and where the fields that Weir owns stand.
 #[derive(Clone)]
 pub struct ChatRequest {
     body: Bytes,
-    facts: ChatFacts,
+    facts: RequestFacts,
     pub(super) places: Places,
 }
 
@@ -196,7 +90,7 @@ impl ChatRequest {
     }
 
     #[must_use]
-    pub const fn facts(&self) -> &ChatFacts {
+    pub const fn facts(&self) -> &RequestFacts {
         &self.facts
     }
 

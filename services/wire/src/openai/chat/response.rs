@@ -29,6 +29,11 @@ impl PlainAnswer {
     }
 
     #[must_use]
+    pub const fn body(&self) -> &Bytes {
+        &self.body
+    }
+
+    #[must_use]
     pub const fn facts(&self) -> &AnswerFacts {
         &self.facts
     }

@@ -164,6 +164,12 @@ impl StreamReader {
         self.is_done
     }
 
+    /// Whether the usage came with or after the last finish reason, so that it is a bill.
+    #[must_use]
+    pub const fn usage_is_final(&self) -> bool {
+        self.usage_is_final
+    }
+
     /// The finish reason seen last, for logs and metrics.
     #[must_use]
     pub const fn last_finish(&self) -> Option<Finish> {
@@ -211,6 +217,6 @@ fn error_in(facts: &AnswerFacts, event: &Event) -> Option<InBandError> {
     })
 }
 
-pub(super) fn unquoted(string: &[u8]) -> Option<String> {
+pub(crate) fn unquoted(string: &[u8]) -> Option<String> {
     crate::json::Cursor::new(string).string().ok().map(|text| text.decode().into_owned())
 }

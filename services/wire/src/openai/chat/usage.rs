@@ -8,32 +8,7 @@
 use weir_domain::usage::{Meter, Usage};
 
 use crate::json::{Cursor, JsonError, Kind, Text};
-use crate::usage::{Extracted, UsageFlag};
-
-/// A count as reported: absent or null, a whole number, or something that is no count.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Count {
-    #[default]
-    Absent,
-    Of(i64),
-    Bad,
-}
-
-impl Count {
-    fn or_zero(self) -> i64 {
-        match self {
-            Self::Absent | Self::Bad => 0,
-            Self::Of(count) => count,
-        }
-    }
-
-    fn or(self, other: Self) -> Self {
-        match self {
-            Self::Absent => other,
-            Self::Of(_) | Self::Bad => self,
-        }
-    }
-}
+use crate::usage::{Count, Extracted, UsageFlag, count};
 
 #[derive(Debug, Default)]
 struct Report {
@@ -170,24 +145,6 @@ impl Report {
         };
         readings.extend([(Meter::OutVisible, visible), (Meter::OutReasoning, reasoning), (Meter::OutAudio, audio)]);
     }
-}
-
-/// A whole number that is not negative; `12.0` is one, `1e3`, `-1` and `"5"` are not.
-fn count(cursor: &mut Cursor<'_>) -> Result<Count, JsonError> {
-    let value = cursor.skip()?;
-    Ok(match value.kind {
-        Kind::Null => Count::Absent,
-        Kind::Number => {
-            let text = std::str::from_utf8(value.span.of(cursor.bytes())).unwrap_or_default();
-            let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-            let is_whole = fraction.bytes().all(|digit| digit == b'0');
-            match whole.parse::<i64>() {
-                Ok(count) if count >= 0 && is_whole && !text.starts_with('-') => Count::Of(count),
-                Ok(_) | Err(_) => Count::Bad,
-            }
-        }
-        Kind::Object | Kind::Array | Kind::String | Kind::True | Kind::False => Count::Bad,
-    })
 }
 
 #[cfg(test)]
