@@ -1,8 +1,9 @@
 //! What `append` gives back, and the progress that it waits for.
 //!
-//! A log counts: *written up to*, *durable up to*. A batch is done when the count has passed it, so all batches of a
-//! partition share two numbers and one list of waiting tasks, instead of one channel each. Tasks are woken in bulk,
-//! after the lock is let go.
+//! The embedded log counts: *written up to*, *durable up to*. A batch is done when the count has passed it, so all
+//! batches of a partition share two numbers and one list of waiting tasks, instead of one channel each. Tasks are woken
+//! in bulk, after the lock is let go. Where a place is only known once a broker has answered, each batch has a
+//! [`Ticket`] of its own.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,6 +15,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 
 use crate::contract::{AppendError, Closed, Placed};
+#[cfg(feature = "kafka")]
+use crate::ticket::Ticket;
 
 /// The receipt of one batch. Dropping it changes nothing: an accepted batch is written.
 #[derive(Debug)]
@@ -23,7 +26,40 @@ pub struct Append(Receipt);
 #[derive(Debug)]
 enum Receipt {
     Refused(AppendError),
-    Accepted { progress: Arc<Progress>, placed: Placed, end: u64 },
+    Counted(Counted),
+    #[cfg(feature = "kafka")]
+    Ticket(Arc<Ticket>),
+}
+
+/// A batch that is done once the count of its partition has passed it.
+#[derive(Debug, Clone)]
+pub(crate) struct Counted {
+    progress: Arc<Progress>,
+    placed: Placed,
+    end: u64,
+}
+
+impl Counted {
+    pub(crate) fn new(progress: Arc<Progress>, placed: Placed) -> Self {
+        let end = placed.first.offset + u64::from(placed.count);
+        Self { progress, placed, end }
+    }
+
+    /// As [`Placed::in_spool`].
+    #[cfg(feature = "kafka")]
+    pub(crate) fn in_spool(self) -> Self {
+        Self { placed: Placed { in_spool: true, ..self.placed }, ..self }
+    }
+
+    pub(crate) async fn reached(&self, stage: Stage) -> Result<Placed, AppendError> {
+        self.progress.reached(stage, self.end).await.map(|()| self.placed)
+    }
+
+    /// One past the batch's last offset.
+    #[cfg(feature = "kafka")]
+    pub(crate) const fn end(&self) -> u64 {
+        self.end
+    }
 }
 
 impl Append {
@@ -31,9 +67,13 @@ impl Append {
         Self(Receipt::Refused(error))
     }
 
-    pub(crate) fn accepted(progress: Arc<Progress>, placed: Placed) -> Self {
-        let end = placed.first.offset + u64::from(placed.count);
-        Self(Receipt::Accepted { progress, placed, end })
+    #[cfg(feature = "kafka")]
+    pub(crate) const fn ticket(ticket: Arc<Ticket>) -> Self {
+        Self(Receipt::Ticket(ticket))
+    }
+
+    pub(crate) const fn counted(counted: Counted) -> Self {
+        Self(Receipt::Counted(counted))
     }
 
     /// Resolves when a killed process cannot lose the batch. Never waits for a sync.
@@ -55,7 +95,9 @@ impl Append {
     async fn reached(&self, stage: Stage) -> Result<Placed, AppendError> {
         match &self.0 {
             Receipt::Refused(error) => Err(error.clone()),
-            Receipt::Accepted { progress, placed, end } => progress.reached(stage, *end).await.map(|()| *placed),
+            Receipt::Counted(counted) => counted.reached(stage).await,
+            #[cfg(feature = "kafka")]
+            Receipt::Ticket(ticket) => ticket.reached(stage).await,
         }
     }
 }

@@ -29,14 +29,19 @@ pub const MAX_BATCH_RECORDS: usize = 4096;
 ///            start          durable    written   start ≤ durable ≤ written
 /// ```
 ///
-/// **Order.** Batches of one key are stored in the order in which `append` was called for them. Records of a batch
-/// are contiguous. Offsets of a partition grow by one without holes and are never used twice with other content.
+/// **Order.** Batches of one key are stored in the order in which `append` was called for them, and the records of a
+/// batch in theirs. Offsets of a partition ascend and are never used twice with other content. The embedded log has
+/// no holes in them, and keeps the records of a batch contiguous. On Kafka records of other writers may lie between
+/// those of a batch, and a compacted topic has holes.
 ///
-/// **Atomic.** A batch MUST be read whole or not at all, also after a crash at any byte.
+/// **Atomic.** The embedded log MUST give a batch whole or not at all, also after a crash at any byte. **Kafka cannot**:
+/// the client library may cut a batch into two requests, and a process that dies between them leaves a *prefix*, never
+/// anything else. So a step that ends early must mean something to readers: every event of Weir names its own step, and
+/// the reconciler completes from the log what a prefix leaves open. A batch is confirmed only as a whole.
 ///
 /// **Written, durable.** *Written* means that a killed process cannot lose it; *durable* that a lost machine power
 /// (embedded) or a lost broker (Kafka) cannot. *Written* MUST NOT wait for a sync. A backend without a stage between
-/// resolves both together. Both are awaited apart and in any order; dropping the [`Append`] changes nothing.
+/// (Kafka) resolves both together. Both are awaited apart and in any order; dropping the [`Append`] changes nothing.
 ///
 /// **Reads** see up to the durable position by default. A consumer whose effects leave the log (money, another store)
 /// MUST NOT act on a record that could still vanish.
@@ -45,7 +50,10 @@ pub const MAX_BATCH_RECORDS: usize = 4096;
 /// deduplicate by event id.
 ///
 /// **Failure.** After an I/O error the log closes for admission and says why in [`EventLog::health`]; it MUST NOT
-/// become shorter in silence, nor accept again until it is opened again. What was durable stays readable.
+/// become shorter in silence, nor accept again until it is opened again. What was durable stays readable. Brokers that
+/// do not answer are no such error: what is appended meanwhile waits, in memory and in the spool, and where it waits
+/// too long its outcome is unknown. A spool that runs full closes the log for *admission* only: `health` says so, while
+/// `append` still takes the closing events of what runs, for which room was kept.
 #[async_trait]
 pub trait EventLog: fmt::Debug + Send + Sync {
     /// Hands one batch over. Never blocks on I/O; the result is in the [`Append`]. An `Err` there says by
@@ -100,6 +108,17 @@ impl Batch {
     pub fn payload_bytes(&self) -> usize {
         self.values.iter().fold(self.key.len(), |sum, value| sum.saturating_add(value.len()))
     }
+
+    /// The bytes of a batch that is within the bounds of every backend.
+    pub(crate) fn checked_bytes(&self) -> Result<usize, AppendError> {
+        let (records, bytes) = (self.values.len(), self.payload_bytes());
+        match records {
+            0 => Err(AppendError::Empty),
+            MAX_BATCH_RECORDS.. if records > MAX_BATCH_RECORDS => Err(AppendError::TooManyRecords { records }),
+            _ if bytes > MAX_BATCH_BYTES => Err(AppendError::TooLarge { bytes }),
+            _ => Ok(bytes),
+        }
+    }
 }
 
 /// One place in the log.
@@ -110,11 +129,13 @@ pub struct Position {
     pub offset: u64,
 }
 
-/// Where a batch came to be: `count` offsets from `first` on.
+/// Where a batch came to be: `count` records from `first` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Placed {
     pub first: Position,
     pub count: u32,
+    /// The place is one in the spool beside the log, whence the batch goes to the log later.
+    pub in_spool: bool,
 }
 
 /// A record as it is read. Copies of it share their bytes.
@@ -186,6 +207,10 @@ pub enum CloseCause {
     Io,
     /// Nothing: it was asked to stop.
     Stopped,
+    /// Nothing to it here: the brokers do not confirm, and it goes on by itself once they do.
+    Unconfirmed,
+    /// Bring the brokers back, or give the spool more room. It opens again by itself.
+    SpoolFull,
 }
 
 /// Why a batch was not confirmed.

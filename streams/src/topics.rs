@@ -218,6 +218,15 @@ impl Topics {
         Self { prefix: prefix.into(), ..self }
     }
 
+    /// No topic with more partitions than this, for small installations.
+    #[must_use]
+    pub fn with_max_partitions(mut self, most: u32) -> Self {
+        for spec in &mut self.specs {
+            spec.partitions = spec.partitions.min(most.max(1));
+        }
+        self
+    }
+
     /// The full name on a shared cluster, such as `weir.reservations`.
     #[must_use]
     pub fn name(&self, topic: Topic) -> String {

@@ -13,6 +13,7 @@
 #
 # `start` and `wait` print KAFKA_BROKERS=host:port,… Node N listens on KAFKA_PORT+10N (default 19110) and, for the
 # controllers, one above; ports stay below 32768, where ephemeral ones begin.
+# With KAFKA_OWNER=PID the brokers are wiped once that process is gone, however it ended: for tests.
 # Jars lie in ${XDG_CACHE_HOME:-~/.cache}/weir/kafka-VERSION, outside of the tree, and are checked by version.
 set -euo pipefail
 
@@ -33,7 +34,7 @@ fail() {
 }
 
 usage() {
-    sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
 }
 
@@ -191,8 +192,17 @@ start() {
     done
     for node in "${formats[@]}"; do wait "$node"; done
     for node in $(nodes); do launch "$node"; done
+    watch_owner
     wait_ready
     brokers
+}
+
+watch_owner() {
+    [ -n "${KAFKA_OWNER:-}" ] && [ ! -f "$dir/owner" ] || return 0
+    echo "$KAFKA_OWNER" >"$dir/owner"
+    # shellcheck disable=SC2016
+    KAFKA_OWNER='' setsid bash -c 'while kill -0 "$1" 2>/dev/null && [ -d "$3" ]; do sleep 0.5; done
+        [ ! -d "$3" ] || "$2" "$3" wipe' watch "$KAFKA_OWNER" "$here/kafka.sh" "$dir" >/dev/null 2>&1 </dev/null 9>&- &
 }
 
 stop() {

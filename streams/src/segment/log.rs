@@ -26,10 +26,10 @@ use super::syncer::{Pace, SyncQueue, SyncQueues, Syncer};
 use super::tail::Wanted;
 use super::topic_log::TopicLog;
 use super::writer::{Queue, Writer};
-use crate::append::{Append, Stage};
+use crate::append::{Append, Counted, Stage};
 use crate::contract::{
-    AppendError, Batch, CloseCause, Closed, EventLog, Health, Limits, MAX_BATCH_BYTES, MAX_BATCH_RECORDS, Offsets,
-    Placed, Position, ReadError, StoredRecord, Visibility,
+    AppendError, Batch, CloseCause, Closed, EventLog, Health, Limits, Offsets, Placed, Position, ReadError,
+    StoredRecord, Visibility,
 };
 use crate::metrics::LogMetrics;
 use crate::topics::{Retention, Topic, Topics};
@@ -173,6 +173,27 @@ impl SegmentLog {
         }
     }
 
+    /// Deletes the closed segments of a topic that hold nothing at or above `below`, however old they are: for a spool,
+    /// whose records are worth nothing once they are elsewhere. Returns how many.
+    ///
+    /// # Errors
+    /// Of the system. Nothing readable is lost by one: segments go oldest first.
+    pub fn trim(&self, topic: Topic, below: u64) -> std::io::Result<usize> {
+        self.shared.topic(topic).expire(i64::MAX, below)
+    }
+
+    /// Checks the batch and hands it to the writer; its offset is known at once.
+    pub(crate) fn accept(&self, batch: Batch) -> Result<Counted, AppendError> {
+        let records = batch.values.len();
+        let bytes = batch.checked_bytes()?;
+        let topic = batch.topic;
+        let offset = self.shared.queue.push(batch, bytes)?;
+        let first = Position { topic, partition: 0, offset };
+        let count = u32::try_from(records).unwrap_or(u32::MAX);
+        let placed = Placed { first, count, in_spool: false };
+        Ok(Counted::new(Arc::clone(&self.shared.topic(topic).progress), placed))
+    }
+
     /// Refuses new batches, makes the accepted ones durable and lets go of the folder. Blocks.
     fn stop(&self) {
         self.shared.queue.stop();
@@ -230,26 +251,7 @@ impl Drop for PanicGuard {
 #[async_trait]
 impl EventLog for SegmentLog {
     fn append(&self, batch: Batch) -> Append {
-        let records = batch.values.len();
-        let bytes = batch.payload_bytes();
-        let refusal = match records {
-            0 => Some(AppendError::Empty),
-            MAX_BATCH_RECORDS.. if records > MAX_BATCH_RECORDS => Some(AppendError::TooManyRecords { records }),
-            _ if bytes > MAX_BATCH_BYTES => Some(AppendError::TooLarge { bytes }),
-            _ => None,
-        };
-        if let Some(error) = refusal {
-            return Append::refused(error);
-        }
-        let topic = batch.topic;
-        match self.shared.queue.push(batch, bytes) {
-            Err(error) => Append::refused(error),
-            Ok(offset) => {
-                let first = Position { topic, partition: 0, offset };
-                let count = u32::try_from(records).unwrap_or(u32::MAX);
-                Append::accepted(Arc::clone(&self.shared.topic(topic).progress), Placed { first, count })
-            }
-        }
+        self.accept(batch).map_or_else(Append::refused, Append::counted)
     }
 
     async fn read(&self, at: Position, limits: Limits, seen: Visibility) -> Result<Vec<StoredRecord>, ReadError> {
