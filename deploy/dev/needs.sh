@@ -10,6 +10,9 @@ package_of() {
     cc) echo build-essential ;;
     python-venv) echo python3-venv ;;
     node) echo nodejs ;;
+    java) echo openjdk-17-jdk-headless ;;
+    mvn) echo maven ;;
+    setpriv) echo util-linux ;;
     *) echo "$1" ;;
     esac
 }

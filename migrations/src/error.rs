@@ -1,4 +1,5 @@
-//! Why a database could not be brought to this binary's schema. None of these changed the database.
+//! Why a database could not be brought to this binary's schema. None of the SQL ones changed the database; a CQL file
+//! that failed half-way is repeated whole, which is why each of its statements can be.
 
 use thiserror::Error;
 
@@ -23,4 +24,26 @@ pub enum MigrationError {
 
     #[error("the list of applied migrations could not be read or written")]
     Store(#[from] rusqlite::Error),
+
+    /// The roles of several machines do not migrate by themselves: whoever deploys decides when.
+    #[cfg(feature = "cql")]
+    #[error("keyspace {keyspace} lacks migration {file}: run `weir migrate`")]
+    Missing { keyspace: String, file: String },
+
+    #[cfg(feature = "cql")]
+    #[error("`{keyspace}` is no keyspace name: use up to 48 of a-z, 0-9 and _, beginning with a letter")]
+    KeyspaceName { keyspace: String },
+
+    #[cfg(feature = "cql")]
+    #[error("statement {statement} of migration {file} failed: {reason}; the file is repeated whole at the next run")]
+    Statement { file: String, statement: usize, reason: String },
+
+    /// Two runs at once would make tables twice. A lock whose holder died ends by itself.
+    #[cfg(feature = "cql")]
+    #[error("another `weir migrate` holds the lock ({holder}); it ends by itself within {} s", crate::cql::LOCK_S)]
+    Locked { holder: String },
+
+    #[cfg(feature = "cql")]
+    #[error("the CQL server did not answer: {reason}")]
+    Unavailable { reason: String },
 }

@@ -5,9 +5,9 @@
 //! that was edited after its release describes a database that does not exist.
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, params};
-use sha2::{Digest as _, Sha256};
 
 use crate::error::MigrationError;
+use crate::history::{Recorded, check_history, checksum};
 use crate::sets::{Migration, Set};
 
 /// What [`run`] found and did.
@@ -39,12 +39,6 @@ fn run_list(connection: &mut Connection, migrations: &[Migration]) -> Result<Mig
     Ok(Migrated { applied: pending.iter().map(|migration| migration.file).collect(), version: migrations.len() })
 }
 
-/// A row of `weir_migrations`: rows are only ever added, numbered from one without gaps.
-struct Recorded {
-    file: String,
-    sha256: String,
-}
-
 fn recorded(transaction: &Transaction<'_>) -> Result<Vec<Recorded>, rusqlite::Error> {
     transaction.execute_batch(
         "CREATE TABLE IF NOT EXISTS weir_migrations (
@@ -58,25 +52,6 @@ fn recorded(transaction: &Transaction<'_>) -> Result<Vec<Recorded>, rusqlite::Er
     statement.query_map([], |row| Ok(Recorded { file: row.get(0)?, sha256: row.get(1)? }))?.collect()
 }
 
-fn check_history(recorded: &[Recorded], migrations: &[Migration]) -> Result<(), MigrationError> {
-    for (row, migration) in recorded.iter().zip(migrations) {
-        let embedded = checksum(migration);
-        if row.file != migration.file || row.sha256 != embedded {
-            let recorded = format!("{} {}", row.file, short(&row.sha256));
-            let embedded = format!("{} {}", migration.file, short(&embedded));
-            return Err(MigrationError::Drift { file: migration.file.to_owned(), recorded, embedded });
-        }
-    }
-    match recorded.get(migrations.len()..).and_then(<[Recorded]>::last) {
-        Some(newest) => Err(MigrationError::Newer {
-            newest_file: newest.file.clone(),
-            found: recorded.len(),
-            known: migrations.len(),
-        }),
-        None => Ok(()),
-    }
-}
-
 fn apply(transaction: &Transaction<'_>, number: usize, migration: &Migration) -> Result<(), MigrationError> {
     transaction
         .execute_batch(migration.sql)
@@ -84,15 +59,6 @@ fn apply(transaction: &Transaction<'_>, number: usize, migration: &Migration) ->
     let insert = "INSERT INTO weir_migrations (number, file, sha256) VALUES (?1, ?2, ?3)";
     transaction.execute(insert, params![number, migration.file, checksum(migration)])?;
     Ok(())
-}
-
-fn checksum(migration: &Migration) -> String {
-    hex::encode(Sha256::digest(migration.sql))
-}
-
-/// Enough of a checksum to tell two apart in a message.
-fn short(sha256: &str) -> &str {
-    sha256.get(..12).unwrap_or(sha256)
 }
 
 #[cfg(test)]

@@ -21,6 +21,33 @@ const CONTROL: &[Migration] = migrations!["control/0001_control.sql", "control/0
 
 const LEDGER: &[Migration] = migrations!["ledger/0001_ledger.sql"];
 
+const LEDGER_CQL: &[Migration] = migrations!["ledger/0001_ledger.cql"];
+
+/// The schema of one keyspace, which the processes of several machines share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CqlSet {
+    /// As [`Set::Ledger`].
+    Ledger,
+}
+
+impl CqlSet {
+    pub const ALL: [Self; 1] = [Self::Ledger];
+
+    /// The folder of its files.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ledger => "ledger",
+        }
+    }
+
+    pub(crate) const fn migrations(self) -> &'static [Migration] {
+        match self {
+            Self::Ledger => LEDGER_CQL,
+        }
+    }
+}
+
 /// One database's schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Set {
@@ -59,19 +86,26 @@ mod tests {
     #[test]
     fn each_set_lists_exactly_the_files_of_its_folder_numbered_from_one() {
         for set in Set::ALL {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(set.as_str());
-            let mut found: Vec<String> = std::fs::read_dir(&folder)
-                .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
-                .unwrap_or_default();
-            found.retain(|name| name.ends_with(".sql"));
-            found.sort();
-            let found: Vec<String> = found.iter().map(|name| format!("{}/{name}", set.as_str())).collect();
-            let listed: Vec<&str> = set.migrations().iter().map(|migration| migration.file).collect();
-            assert_eq!(found, listed, "sets.rs and {}", folder.display());
-            for (position, file) in listed.iter().enumerate() {
-                let prefix = format!("{}/{:04}_", set.as_str(), position + 1);
-                assert!(file.starts_with(&prefix), "{file} should start with {prefix}");
-            }
+            lists_its_folder(set.as_str(), ".sql", set.migrations());
+        }
+        for set in CqlSet::ALL {
+            lists_its_folder(set.as_str(), ".cql", set.migrations());
+        }
+    }
+
+    fn lists_its_folder(name: &str, ending: &str, migrations: &[Migration]) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        let mut found: Vec<String> = std::fs::read_dir(&folder)
+            .map(|entries| entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+            .unwrap_or_default();
+        found.retain(|file| file.ends_with(ending));
+        found.sort();
+        let found: Vec<String> = found.iter().map(|file| format!("{name}/{file}")).collect();
+        let listed: Vec<&str> = migrations.iter().map(|migration| migration.file).collect();
+        assert_eq!(found, listed, "sets.rs and {}", folder.display());
+        for (position, file) in listed.iter().enumerate() {
+            let prefix = format!("{name}/{:04}_", position + 1);
+            assert!(file.starts_with(&prefix), "{file} should start with {prefix}");
         }
     }
 }

@@ -13,7 +13,9 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod contract;
+pub mod cql;
 pub mod sqlite;
+mod hours;
 
 pub mod builder;
 mod outgoing;
@@ -31,5 +33,8 @@ mod testing;
 pub use builder::{CONSUMER, LedgerBuilder, subscription};
 pub use checkpoint::CheckpointOptions;
 pub use contract::{LedgerError, LedgerStore};
+#[cfg(feature = "cql")]
+pub use cql::CqlLedger;
+pub use cql::CqlOptions;
 pub use sqlite::SqliteLedger;
 pub use start::{Folded, Started, start};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 
-use weir_domain::calendar::{Window, WindowKind};
+use weir_domain::calendar::Window;
 use weir_domain::ids::{ReservationId, TenantId};
 use weir_domain::ledger::{LedgerLine, LineKey};
 use weir_domain::money::{Amounts, Charge};
@@ -12,13 +12,13 @@ use weir_domain::quota::Scope;
 use weir_domain::reservation::Created;
 
 use crate::contract::{Count, LedgerError, LinePage, OpenPage, OpenReservation, OpenStatus, StoredReservation};
+use crate::hours::{HOUR_MS, first_hour};
 
 use super::attempts::read_attempts;
 use super::rows::{
     CREATED_COLUMNS, CREATED_WIDTH, Columns, LINE_COLUMNS, read_created, read_events, read_line, status_of,
 };
 use super::store_error;
-use super::write::HOUR_MS;
 
 pub(super) fn line(connection: &Connection, key: LineKey) -> Result<Option<LedgerLine>, LedgerError> {
     let sql = format!(
@@ -144,19 +144,6 @@ pub(super) fn totals(
         }
     }
     Ok(total)
-}
-
-/// No line of the window was posted before this hour: a line follows its admission, and a local day begins at most 14
-/// hours before the UTC day of the same number. A month of number n does not begin before day 30 n.
-fn first_hour(window: Window) -> i64 {
-    let ordinal = i64::from(window.ordinal);
-    let first_day = match window.kind {
-        WindowKind::Day => ordinal,
-        WindowKind::Week => ordinal * 7 - 3,
-        WindowKind::Month => ordinal * 30,
-        WindowKind::Total => return i64::MIN,
-    };
-    (first_day - 1) * 24
 }
 
 pub(super) fn open(connection: &Connection, page: &OpenPage) -> Result<Vec<OpenReservation>, LedgerError> {

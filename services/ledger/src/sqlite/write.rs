@@ -5,6 +5,7 @@ use rusqlite::{CachedStatement, Connection, TransactionBehavior, params};
 use weir_domain::ledger::LedgerLine;
 
 use crate::contract::{Change, LedgerError, Posted, first_difference};
+use crate::hours::HOUR_MS;
 
 use super::attempts::attempts_text;
 use super::rows::{Details, damaged, events_text, source_code, status_code, usage_text};
@@ -34,8 +35,6 @@ const PUT_LINE: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
         ?24, ?25, ?26, ?27, ?28, ?29)
     ON CONFLICT (reservation, attempt, seq) DO NOTHING";
-
-pub(super) const HOUR_MS: i64 = 3_600_000;
 
 pub(super) fn post(connection: &mut Connection, changes: &[Change]) -> Result<Posted, LedgerError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(store_error)?;
