@@ -10,12 +10,13 @@ use crate::frame::{self, DecodeError, FieldError};
 use crate::parts::{millis, uuid_text};
 use crate::record::{Record, check_figures};
 
-/// A gateway lives.
+/// A process of some role lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
+    /// The process, by its configured name.
     pub gateway: String,
     pub region: Region,
-    /// Rises with each start of this gateway.
+    /// Rises with each start of this process.
     pub epoch: u64,
     #[serde(rename = "started_at", with = "millis")]
     pub started_at_ms: i64,
@@ -25,6 +26,22 @@ pub struct Heartbeat {
     pub spool_head: u64,
     /// Up to here the spool is in the log; equal to the head when it is drained.
     pub spool_forwarded: u64,
+    /// What it does. Only gateways beat before there was this field.
+    #[serde(default = "gateway")]
+    pub role: String,
+    /// Of Weir; empty where it did not say.
+    #[serde(default)]
+    pub release: String,
+    /// The policy that it has in force; 0 for none.
+    #[serde(default)]
+    pub snapshot_version: u64,
+    /// It said good-bye: nothing of it is to be waited for.
+    #[serde(default)]
+    pub leaves: bool,
+}
+
+fn gateway() -> String {
+    "gateway".to_owned()
 }
 
 /// A person changed something by hand.
@@ -76,7 +93,7 @@ pub struct AdmissionDenied {
 
 impl Record for Heartbeat {
     const NAME: &'static str = "Heartbeat";
-    const SCHEMA_ID: u32 = 70601;
+    const SCHEMA_ID: u32 = 70605;
 
     fn check(&self) -> Result<(), FieldError> {
         Ok(())

@@ -62,6 +62,7 @@ pub const RELEASED: &[Released] = &[
     released!(70401, "usage", "UsageRow", 1),
     released!(70501, "discrepancies", "Discrepancy", 1),
     released!(70601, "operations", "Heartbeat", 1),
+    released!(70605, "operations", "Heartbeat", 2),
     released!(70602, "operations", "OperatorAct", 1),
     released!(70603, "operations", "ConsumerSkip", 1),
     released!(70604, "operations", "AdmissionDenied", 1),

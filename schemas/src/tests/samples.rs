@@ -197,6 +197,10 @@ pub(super) fn heartbeat() -> Heartbeat {
         sent_at_ms: ADMITTED_AT_MS,
         spool_head: 9000,
         spool_forwarded: 8999,
+        role: "reconciler".to_owned(),
+        release: "0.1.0".to_owned(),
+        snapshot_version: 43,
+        leaves: true,
     }
 }
 

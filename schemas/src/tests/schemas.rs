@@ -195,7 +195,8 @@ fn optional_fields_and_enums_follow_the_house() {
 fn a_name_means_the_same_in_every_newest_schema() {
     let mut known: BTreeMap<String, Value> = BTreeMap::new();
     let mut with_header = HashSet::new();
-    for released in RELEASED {
+    let is_newest = |one: &&Released| RELEASED.iter().all(|o| o.record != one.record || o.version <= one.version);
+    for released in RELEASED.iter().filter(is_newest) {
         walk(&schema(released), "", &mut |_, node| {
             if node.get("namespace").is_none() {
                 return;

@@ -316,11 +316,17 @@ impl Control {
         self.store.read()?.keys.remove(id).ok_or_else(|| ControlError::NoKey { id: id.to_owned() })
     }
 
-    /// The newest publication and its document as JSON, whose SHA-256 it names: what goes on `weir.snapshots`.
-    pub fn published_document(&self) -> Result<Option<(Publication, String)>, ControlError> {
+    /// The newest publication and its document: what goes on `weir.snapshots`.
+    pub fn published(&self) -> Result<Option<(Publication, SnapshotDocument)>, ControlError> {
         let state = self.store.read()?;
-        let document = serde_json::to_string(&compile(&state, &self.shipped))?;
+        let document = compile(&state, &self.shipped);
         Ok(state.published.map(|publication| (publication, document)))
+    }
+
+    /// The same as JSON, whose SHA-256 the publication names.
+    pub fn published_document(&self) -> Result<Option<(Publication, String)>, ControlError> {
+        let Some((publication, document)) = self.published()? else { return Ok(None) };
+        Ok(Some((publication, serde_json::to_string(&document)?)))
     }
 
     /// What is in force.

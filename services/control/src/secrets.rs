@@ -146,6 +146,12 @@ impl MasterKey {
         <[u8; SECRET_BYTES]>::try_from(&*opened).map(TenantSecret).map_err(|_| failed())
     }
 
+    /// What only a holder of the master key can make of `message`: the seal of a published snapshot.
+    pub(crate) fn seal_of(&self, message: &[u8]) -> [u8; 32] {
+        let key = digest(&self.0, b"weir snapshots 1");
+        digest(&keyed(&key), message)
+    }
+
     fn cipher(&self) -> Option<LessSafeKey> {
         let key = digest(&self.0, b"weir tenant secrets 1");
         UnboundKey::new(&AES_256_GCM, &key).ok().map(LessSafeKey::new)

@@ -6,9 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -18,7 +16,9 @@ use weir_domain::attempt::AttemptNumber;
 use weir_domain::ids::ReservationId;
 use weir_domain::reservation::Event;
 use weir_schemas::reservation_event::ReservationEvent;
-use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
+use weir_streams::{EventLog, ReadError, StoredRecord, Topic};
+
+use crate::tail;
 
 /// Finds the attempt that a provider's id belongs to.
 ///
@@ -40,7 +40,6 @@ pub struct IndexError {
 const MOST: usize = 500_000;
 /// Six events a request: what fills the index at a start is read in seconds.
 const LOOK_BACK_RECORDS: u64 = 6 * MOST as u64;
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// The newest correlations of the log.
 #[derive(Debug, Default)]
@@ -63,26 +62,8 @@ impl RecentCorrelations {
         partition: u32,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), ReadError> {
-        let mut stop = pin!(stop);
-        let topic = Topic::Reservations;
-        let offsets = log.offsets(topic, partition).await?;
-        let mut offset = offsets.start.max(offsets.durable.saturating_sub(LOOK_BACK_RECORDS));
-        loop {
-            let at = Position { topic, partition, offset };
-            let read = tokio::select! {
-                biased;
-                () = stop.as_mut() => return Ok(()),
-                read = next(&*log, at) => read,
-            };
-            match read {
-                Ok(records) => {
-                    offset = records.last().map_or(offset, |record| record.offset + 1);
-                    self.learn(&records);
-                }
-                Err(error) if error.is_temporary() => tokio::time::sleep(PAUSE).await,
-                Err(error) => return Err(error),
-            }
-        }
+        let from = (Topic::Reservations, partition);
+        tail::follow(&*log, from, LOOK_BACK_RECORDS, stop, |records| self.learn(records)).await
     }
 
     /// Takes in what `records` of the reservations' topic correlate. What cannot be read is the builder's to report.
@@ -94,11 +75,6 @@ impl RecentCorrelations {
             }
         }
     }
-}
-
-async fn next(log: &dyn EventLog, at: Position) -> Result<Vec<StoredRecord>, ReadError> {
-    log.wait(at, Visibility::Durable).await?;
-    log.read(at, Limits::default(), Visibility::Durable).await
 }
 
 /// One record in six is one: the schema id in the frame's head spares the others a decoding.

@@ -21,6 +21,9 @@ pub mod import;
 pub mod index;
 pub mod reports;
 
+pub mod presence;
+mod tail;
+
 pub mod compare;
 
 pub mod journal;
@@ -39,6 +42,7 @@ pub use index::{AttemptIndex, IndexError, RecentCorrelations};
 pub use journal::{Journal, JournalError};
 pub use metrics::ReconcilerMetrics;
 pub use options::ReconcilerOptions;
+pub use presence::Presence;
 pub use projection::Projection;
 pub use reports::{Prices, ReportPorts, Reports};
 pub use sweep::{CeilingPolicies, Sweep};

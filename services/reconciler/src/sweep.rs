@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use weir_domain::ids::{ReservationId, TenantId};
 use weir_domain::money::Amounts;
-use weir_domain::reconcile::{CeilingPolicy, Patience, Plan, plan};
+use weir_domain::reconcile::{CeilingPolicy, LedgerView, Patience, Plan, plan};
 use weir_domain::reservation::{Command, Decision, Reservation, ReservationStatus};
 use weir_quota::{QuotaError, QuotaStore};
 use weir_runtime::failpoint;
@@ -26,6 +26,7 @@ use crate::journal::{Journal, JournalError};
 use crate::metrics::ReconcilerMetrics;
 use crate::moves::{Moves, moves};
 use crate::options::ReconcilerOptions;
+use crate::presence::Presence;
 use crate::projection::{Projection, ProjectionError, Seen, unheard};
 use crate::rehearsal::after;
 
@@ -47,6 +48,7 @@ pub struct Sweep {
     projection: Projection,
     journal: Journal,
     policies: Arc<dyn CeilingPolicies>,
+    presence: Arc<Presence>,
     metrics: ReconcilerMetrics,
     options: ReconcilerOptions,
     state: Mutex<State>,
@@ -92,7 +94,22 @@ impl Sweep {
         metrics: ReconcilerMetrics,
         options: ReconcilerOptions,
     ) -> Self {
-        Self { quota, projection, journal, policies, metrics, options, state: Mutex::default() }
+        Self {
+            quota,
+            projection,
+            journal,
+            policies,
+            presence: Arc::default(),
+            metrics,
+            options,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Leaves alone what a gateway may still have the end of in its spool.
+    #[must_use]
+    pub fn minding(self, presence: Arc<Presence>) -> Self {
+        Self { presence, ..self }
     }
 
     /// Sweeps until the tasks stop. A step that began is finished.
@@ -219,7 +236,11 @@ impl Sweep {
     async fn step(&self, reservation: &Reservation, seen: &Seen, now_ms: i64) -> Result<Plan, Trouble> {
         let created = &reservation.created;
         let stored = self.projection.find(created.id).await?;
-        let view = seen.view(created.id, stored.as_ref());
+        // Its end may wait in the gateway's spool: then the ledger's silence proves nothing.
+        let view = match self.presence.has_spooled(&created.owner) {
+            true => LedgerView::NotYetKnown,
+            false => seen.view(created.id, stored.as_ref()),
+        };
         let mut commands = unheard(reservation, stored.as_ref());
         let informed = after(reservation, &commands, now_ms);
         let patience =

@@ -1,0 +1,66 @@
+//! Following one partition of a topic from some way before its end, for views that live in memory only.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
+
+/// Pause after the log could not be read.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Hands `learn` everything durable of a partition, from `look_back` records before its end on, until `stop`.
+///
+/// # Errors
+/// [`ReadError`], when the log cannot be followed without a person.
+pub(crate) async fn follow(
+    log: &dyn EventLog,
+    (topic, partition): (Topic, u32),
+    look_back: u64,
+    stop: impl Future<Output = ()> + Send,
+    mut learn: impl FnMut(&[StoredRecord]) + Send,
+) -> Result<(), ReadError> {
+    let mut stop = pin!(stop);
+    let mut next = None;
+    loop {
+        let read = tokio::select! {
+            biased;
+            () = stop.as_mut() => return Ok(()),
+            read = read(log, (topic, partition), look_back, &mut next) => read,
+        };
+        match read {
+            Ok(records) => learn(&records),
+            // Retention took it meanwhile: a view of the newest misses nothing.
+            Err(ReadError::Gone { start, .. }) => next = Some(start),
+            Err(error) if error.is_temporary() => {
+                tracing::warn!(%topic, partition, error = &error as &dyn std::error::Error, "topic not followed");
+                tokio::select! {
+                    () = stop.as_mut() => return Ok(()),
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn read(
+    log: &dyn EventLog,
+    (topic, partition): (Topic, u32),
+    look_back: u64,
+    next: &mut Option<u64>,
+) -> Result<Vec<StoredRecord>, ReadError> {
+    let offset = match *next {
+        Some(offset) => offset,
+        None => {
+            let offsets = log.offsets(topic, partition).await?;
+            offsets.start.max(offsets.durable.saturating_sub(look_back))
+        }
+    };
+    *next = Some(offset);
+    let at = Position { topic, partition, offset };
+    log.wait(at, Visibility::Durable).await?;
+    let records = log.read(at, Limits::default(), Visibility::Durable).await?;
+    *next = Some(records.last().map_or(offset, |record| record.offset + 1));
+    Ok(records)
+}
