@@ -53,6 +53,8 @@ pub struct Config {
 pub struct ProcessOptions {
     /// Everything that must survive a restart: log, ledger, control store, secrets. One process at a time.
     pub data: PathBuf,
+    /// What this process is called in heartbeats; absent: its role and its number on this machine.
+    pub name: Option<String>,
     /// Threads that serve HTTP; absent: one per core.
     pub worker_threads: Option<usize>,
     /// How long the consumers may take at a stop to derive what was appended. What is left is derived at the next start.
@@ -134,7 +136,12 @@ pub struct SecretOptions {
 
 impl Default for ProcessOptions {
     fn default() -> Self {
-        Self { data: PathBuf::from("weir-data"), worker_threads: None, settle: HumanDuration::from_secs(10) }
+        Self {
+            data: PathBuf::from("weir-data"),
+            name: None,
+            worker_threads: None,
+            settle: HumanDuration::from_secs(10),
+        }
     }
 }
 

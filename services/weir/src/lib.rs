@@ -12,10 +12,12 @@
 //! from the log), I6 (secrets are made once, readable by their owner alone, and printed never).
 
 pub mod up;
+mod process;
 
 pub mod config;
 pub mod data;
 
+pub mod events;
 mod parked;
 pub mod records;
 pub mod story;

@@ -1,12 +1,11 @@
 //! The story of one reservation: every event, attempt, hold, charge and line, in order.
 //!
-//! It is read from files, by the same code inside the running process and beside it. Events come from the log, which is
-//! the truth; lines and attempts from the ledger, which may be a moment behind: then `derived` says so.
+//! It is read by the same code inside the running process and beside it. Events come from the log, which is the truth;
+//! lines and attempts from the ledger, which may be a moment behind: then `derived` says so.
 
 mod print;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::Serialize;
 use thiserror::Error;
@@ -19,13 +18,11 @@ use weir_domain::price::EffectiveMs;
 use weir_domain::reservation::{Created, Event};
 use weir_domain::usage::UsageSource;
 use weir_ledger::contract::{LedgerError, LedgerStore, StoredReservation};
-use weir_ledger::subscription;
 use weir_schemas::DecodeError;
 use weir_schemas::reservation_event::ReservationEvent;
-use weir_streams::consumer::StoreError;
-use weir_streams::{StoredRecord, Topic};
+use weir_streams::StoredRecord;
 
-use crate::records::{RecordsError, TopicFiles};
+use crate::events::{EventSource, EventsError, Found};
 
 pub(crate) use print::amounts;
 
@@ -33,13 +30,9 @@ pub(crate) use print::amounts;
 #[derive(Debug, Error)]
 pub enum StoryError {
     #[error("the log cannot be read")]
-    Log(#[from] RecordsError),
+    Log(#[from] EventsError),
     #[error("the ledger cannot be read")]
     Ledger(#[from] LedgerError),
-    #[error("the ledger's position cannot be read")]
-    Position(#[from] StoreError),
-    #[error("the thread that read the log was lost")]
-    Lost,
     #[error("the record at offset {offset} is no reservation event")]
     Record { offset: u64, source: DecodeError },
 }
@@ -120,27 +113,19 @@ pub struct LineStory {
     pub usage: BTreeMap<&'static str, i64>,
 }
 
-/// The embedded log has one partition.
-const PARTITION: u32 = 0;
-
 impl Story {
     /// What log and ledger have of `id`; `None` when neither knows it.
     ///
     /// # Errors
     /// [`StoryError`].
     pub async fn read(
-        log_folder: &Path,
+        source: &EventSource,
         ledger: &dyn LedgerStore,
         id: ReservationId,
     ) -> Result<Option<Self>, StoryError> {
-        // The position first: what comes between the two looks is then read twice rather than missed.
-        let built_until = ledger.load(&subscription(PARTITION)).await?.unwrap_or(0);
+        let built_until = source.built_until(ledger).await?;
         let stored = ledger.find(id).await?;
-        let marks = stored.iter().flat_map(|stored| &stored.events);
-        let offsets: Vec<u64> = marks.filter_map(|mark| u64::try_from(mark.source.offset).ok()).collect();
-        let log_folder = log_folder.to_owned();
-        let reading = move || records(&log_folder, id, &offsets, built_until);
-        let (records, derived) = tokio::task::spawn_blocking(reading).await.map_err(|_| StoryError::Lost)??;
+        let Found { records, derived } = source.of(id, stored.as_ref(), &built_until).await?;
         if records.is_empty() && stored.is_none() {
             return Ok(None);
         }
@@ -183,23 +168,6 @@ impl Story {
             lines: lines.iter().map(LineStory::of).collect(),
         }
     }
-}
-
-/// The records at `offsets` and those behind `built_until`, each once; and whether the latter are all among the former.
-fn records(
-    log_folder: &Path,
-    id: ReservationId,
-    offsets: &[u64],
-    built_until: u64,
-) -> Result<(Vec<StoredRecord>, bool), RecordsError> {
-    let files = TopicFiles::list(log_folder, Topic::Reservations)?;
-    let mut records = files.at(offsets, id.as_bytes())?;
-    let tail = files.since(built_until, id.as_bytes())?;
-    let derived = tail.iter().all(|record| offsets.contains(&record.offset));
-    records.extend(tail);
-    records.sort_by_key(|record| record.offset);
-    records.dedup_by_key(|record| record.offset);
-    Ok((records, derived))
 }
 
 impl Admission {

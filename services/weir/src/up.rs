@@ -9,48 +9,49 @@
 //! last, because everything before it may still append. Tasks have three owners, so that each part can be waited for
 //! alone: requests, the work beside them, and the operators' side.
 
-mod admission;
-mod consumers;
-mod edges;
+pub(crate) mod admission;
+pub(crate) mod consumers;
+pub(crate) mod edges;
 #[cfg(feature = "failpoints")]
 mod failing_disk;
-mod operators;
-mod policy;
-mod prices;
+pub(crate) mod heart;
+pub(crate) mod operators;
+pub(crate) mod policy;
+pub(crate) mod prices;
 mod storage;
-mod upkeep;
+pub(crate) mod upkeep;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use thiserror::Error;
 
 use weir_control::{Control, ControlError, SnapshotSource, VirtualKey};
-use weir_domain::policy::Snapshot;
 use weir_gateway::Pepper;
 use weir_ledger::contract::LedgerError;
 use weir_ledger::start::{StartError as FoldError, Started};
 use weir_providers::Upstream;
-use weir_quota::MemoryQuota;
+use weir_quota::{MemoryQuota, QuotaStore};
 use weir_runtime::clock::{SharedClock, SystemClock};
 use weir_runtime::entropy::{OsEntropy, SharedEntropy};
 use weir_runtime::health::Health;
 use weir_runtime::listener::ListenError;
 use weir_runtime::metrics::Metrics;
-use weir_runtime::tasks::{Tasks, Unfinished};
+use weir_runtime::tasks::Unfinished;
 use weir_runtime::tls::TlsError;
-use weir_streams::EventLog as _;
 use weir_streams::segment::OpenError;
 use weir_stub::{Stub, StubError, StubOptions};
 
 use crate::config::Config;
 use crate::data::{DataError, DataFolder, Url};
+use crate::process::{FINISH, Identity, OPERATORS_FINISH, Owners, Running};
 
-use consumers::Consumers;
+use consumers::{Consumers, Derived};
 use edges::Edges;
+use operators::Desk;
+use prices::PriceBooks;
 use storage::Storage;
 
 pub use policy::{CatalogSource, PolicyError};
@@ -125,7 +126,6 @@ pub struct Weir {
     /// Made at the first start of a quickstart: the only time that it can be read.
     pub first_key: Option<VirtualKey>,
     pub control: Arc<Control>,
-    pub quota: Arc<MemoryQuota>,
     pub health: Health,
     pub metrics: Metrics,
     config: Config,
@@ -134,17 +134,6 @@ pub struct Weir {
     consumers: Consumers,
     owners: Owners,
     stub: Option<Stub>,
-}
-
-/// Who owns which tasks.
-#[derive(Debug, Clone, Default)]
-struct Owners {
-    /// Connections, requests and their money.
-    requests: Tasks,
-    /// Consumers, the sweep, upkeep.
-    beside: Tasks,
-    /// The admin API.
-    operators: Tasks,
 }
 
 /// What must stand before anything runs, in the order in which it can fail.
@@ -186,22 +175,6 @@ impl Ground {
     }
 }
 
-/// What the parts of a process share.
-#[derive(Clone, Copy)]
-struct Running<'a> {
-    config: &'a Config,
-    data: &'a DataFolder,
-    storage: &'a Storage,
-    control: &'a Arc<Control>,
-    quota: &'a Arc<MemoryQuota>,
-    snapshot: &'a Arc<ArcSwap<Snapshot>>,
-    health: &'a Health,
-    metrics: &'a Metrics,
-    clock: &'a SharedClock,
-    entropy: &'a SharedEntropy,
-    owners: &'a Owners,
-}
-
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stopped {
@@ -211,10 +184,8 @@ pub struct Stopped {
     pub is_settled: bool,
 }
 
-/// After the listener's drain, requests that were cut still append their last events.
-const FINISH: Duration = Duration::from_secs(5);
-/// Longer than any answer of the admin API takes.
-const OPERATORS_FINISH: Duration = Duration::from_secs(2);
+/// What this process calls itself on the log.
+const ROLE: &str = "up";
 
 impl Weir {
     /// Starts everything. Returns when requests are served.
@@ -227,16 +198,17 @@ impl Weir {
         let Ground { data, edges, addresses, pepper, upstream, stub, control, first_key, storage, folded } = ground;
         let (health, metrics, owners) = (Health::new(), Metrics::new(), Owners::default());
         health.expect(conditions::ALL);
-        let quota = Arc::new(MemoryQuota::new(Arc::clone(&clock), config.quota.book()));
-        quota.open(folded.books_at_end, crate::config::ms(config.gateway.lease));
+        let memory = Arc::new(MemoryQuota::new(Arc::clone(&clock), config.quota.book()));
+        memory.open(folded.books_at_end, crate::config::ms(config.gateway.lease));
+        let quota: Arc<dyn QuotaStore> = Arc::<MemoryQuota>::clone(&memory);
+        let identity = Identity::new(ROLE, config.process.name.as_deref(), clock.now_ms());
         let snapshot = Arc::new(ArcSwap::new(control.current()));
         let builder = storage.builder(&config, folded.at_builder, &clock);
         let running = Running {
             config: &config,
-            data: &data,
-            storage: &storage,
-            control: &control,
-            quota: &quota,
+            log: &storage.log,
+            spool: None,
+            identity: &identity,
             snapshot: &snapshot,
             health: &health,
             metrics: &metrics,
@@ -244,25 +216,15 @@ impl Weir {
             entropy: &entropy,
             owners: &owners,
         };
-        let consumers = Consumers::start(&running, builder);
-        upkeep::start(&running, &consumers).await;
-        let gateway = admission::gateway(&running, pepper, upstream);
-        edges.serve(gateway, &running);
+        let books = Arc::clone(&control) as Arc<dyn PriceBooks>;
+        let derived = Derived { ledger: Arc::clone(&storage.ledger), quota: Arc::clone(&quota), books };
+        let consumers = Consumers::start(&running, &derived, builder);
+        upkeep::start(&running, &storage, &quota, &control, &consumers).await;
+        let gateway = admission::gateway(&running, &quota, pepper, upstream);
+        let desk = Desk { control: &control, derived: &derived, events: storage.events(&data), rebuild: memory };
+        edges.serve(gateway, &running, desk);
         tracing::info!(gateway = addresses.gateway_url, admin = addresses.admin_url, "weir is up");
-        Ok(Self {
-            addresses,
-            first_key,
-            control,
-            quota,
-            health,
-            metrics,
-            config,
-            data,
-            storage,
-            consumers,
-            owners,
-            stub,
-        })
+        Ok(Self { addresses, first_key, control, health, metrics, config, data, storage, consumers, owners, stub })
     }
 
     /// Ends everything in order. Takes as long as the streams in flight, at most the configured bounds.
@@ -277,7 +239,7 @@ impl Weir {
         .0;
         let is_settled = consumers.settle(config.process.settle.duration()).await;
         owners.beside.stop(FINISH).await;
-        storage.segments.close().await;
+        storage.log.close().await;
         if let Some(stub) = stub {
             stub.stop(FINISH).await;
         }

@@ -150,6 +150,8 @@ impl Desk {
             dead_letters: fakes.clone(),
             quota: fakes.clone(),
             health: Health::new(),
+            metrics: Metrics::new(),
+            topic_prefix: "weir.".to_owned(),
             clock,
             tasks: Tasks::new(),
         };
@@ -462,3 +464,6 @@ async fn health_says_what_is_missing() {
 
 #[path = "operators_tests.rs"]
 mod operators;
+
+#[path = "registry_tests.rs"]
+mod registry;

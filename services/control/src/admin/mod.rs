@@ -15,9 +15,11 @@
 //! | `POST /admin/v1/dead-letters` | `{consumer, key, act: "replay" \| "skip", offset?}`: an order about one of them |
 //! | `POST /admin/v1/quota/rebuild` | closes the quota store, folds the counters from the log, opens it |
 //! | `GET /admin/v1/health` | readiness with reasons |
+//! | `GET /healthz`, `/readyz`, `/metrics` | for supervisors and scrapers; no token |
+//! | `GET /subjects…`, `/schemas/ids/{id}` | the schemas of all topics, as a schema registry answers; no token |
 //!
 //! Acts take `?who=` and `?why=`, which go on the log; orders about dead letters and a rebuild are not taken without. Every error is `{"error":{"code","message","field"?,"problems"?}}`.
-//! Authentication stands before everything, so that a stranger cannot even tell which paths exist.
+//! Authentication stands before everything else, so that a stranger cannot even tell which paths exist.
 
 mod auth;
 mod catalog;
@@ -26,7 +28,9 @@ mod dead_letters;
 mod error;
 mod extract;
 mod keys;
+mod probes;
 mod quota;
+mod registry;
 mod reports;
 mod reservations;
 
@@ -41,6 +45,7 @@ use serde::Deserialize;
 
 use weir_runtime::clock::SharedClock;
 use weir_runtime::health::Health;
+use weir_runtime::metrics::Metrics;
 use weir_runtime::tasks::Tasks;
 
 use crate::Control;
@@ -49,6 +54,8 @@ use crate::control::ControlError;
 use crate::ports::{Actor, CountersPort, DeadLettersPort, QuotaPort, ReportsPort, ReservationsPort, Revocations};
 
 use error::AdminError;
+
+pub use probes::probes;
 
 /// What the admin API works on.
 #[derive(Debug, Clone)]
@@ -61,6 +68,9 @@ pub struct AdminApi {
     pub dead_letters: Arc<dyn DeadLettersPort>,
     pub quota: Arc<dyn QuotaPort>,
     pub health: Health,
+    pub metrics: Metrics,
+    /// Before the names of topics, in the subjects of their schemas.
+    pub topic_prefix: String,
     pub clock: SharedClock,
     /// The owner of the blocking work: an act goes on to its end when the caller leaves.
     pub tasks: Tasks,
@@ -73,7 +83,8 @@ const LARGEST_KEY_REQUEST_BYTES: usize = 64 << 10;
 pub fn router(api: AdminApi) -> Router {
     let small = DefaultBodyLimit::max(LARGEST_KEY_REQUEST_BYTES);
     let large = DefaultBodyLimit::max(LARGEST_CATALOG_BYTES);
-    Router::new()
+    let open = probes(api.health.clone(), api.metrics.clone()).merge(registry::router(api.topic_prefix.clone()));
+    let closed = Router::new()
         .route("/admin/v1/keys", get(keys::list).post(keys::create).layer(small))
         .route("/admin/v1/keys/{id}", delete(keys::revoke))
         .route("/admin/v1/catalog", get(catalog::show))
@@ -89,7 +100,8 @@ pub fn router(api: AdminApi) -> Router {
         .fallback(|| async { AdminError::not_found("there is no such path") })
         .method_not_allowed_fallback(|| async { AdminError::method_not_allowed() })
         .layer(middleware::from_fn_with_state(api.control.secrets().admin_token.clone(), auth::require_token))
-        .with_state(api)
+        .with_state(api);
+    open.merge(closed)
 }
 
 async fn health(axum::extract::State(api): axum::extract::State<AdminApi>) -> Response {

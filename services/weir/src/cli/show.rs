@@ -7,6 +7,7 @@ use weir_domain::ids::ReservationId;
 
 use super::beside::{block_on, open_ledger};
 use super::{ConfigArgs, Failure, Output};
+use crate::events::EventSource;
 use crate::story::Story;
 
 #[derive(Debug, Args)]
@@ -28,7 +29,7 @@ struct NoSuchReservation {
 pub(super) fn run(args: &ShowArgs, output: &Output) -> Result<(), Failure> {
     let data = args.config.data_folder()?;
     let ledger = open_ledger(&data)?;
-    let story = block_on(Story::read(&data.log(), &ledger, args.reservation))?;
+    let story = block_on(Story::read(&EventSource::Files(data.log()), &ledger, args.reservation))?;
     let Some(story) = story.map_err(|error| Failure::failed(&error))? else {
         let folder = data.path().display().to_string();
         return Err(Failure::missing(&NoSuchReservation { id: args.reservation, folder }));

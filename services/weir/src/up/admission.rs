@@ -6,15 +6,19 @@ use weir_gateway::{Gateway, GatewayParts, Pepper};
 use weir_providers::Upstream;
 use weir_quota::QuotaStore;
 
-use super::Running;
+use super::consumers::journal;
+use crate::process::Running;
 
 /// A gateway that renews its leases.
-pub(super) fn gateway(running: &Running<'_>, pepper: Pepper, upstream: Upstream) -> Gateway {
-    // A restarted process is another owner: what it left behind is nobody's, and the sweep ends it.
-    let owner = format!("{}/{}-{}", running.config.gateway.region, std::process::id(), running.clock.now_ms());
+pub(crate) fn gateway(
+    running: &Running<'_>,
+    quota: &Arc<dyn QuotaStore>,
+    pepper: Pepper,
+    upstream: Upstream,
+) -> Gateway {
     let gateway = Gateway::new(GatewayParts {
         options: running.config.gateway.clone(),
-        owner: Arc::from(owner),
+        owner: running.identity.owner(&journal(running)),
         clock: Arc::clone(running.clock),
         entropy: Arc::clone(running.entropy),
         tasks: running.owners.requests.clone(),
@@ -22,8 +26,8 @@ pub(super) fn gateway(running: &Running<'_>, pepper: Pepper, upstream: Upstream)
         metrics: running.metrics.clone(),
         snapshot: Arc::clone(running.snapshot),
         pepper,
-        quota: Arc::clone(running.quota) as Arc<dyn QuotaStore>,
-        log: running.storage.log(),
+        quota: Arc::clone(quota),
+        log: Arc::clone(running.log),
         upstream,
     });
     drop(gateway.start());

@@ -15,22 +15,31 @@ use weir_domain::ids::{Region, TenantId};
 use weir_domain::policy::Snapshot;
 use weir_domain::reconcile::CeilingPolicy;
 use weir_ledger::LedgerBuilder;
+use weir_ledger::contract::LedgerStore;
 use weir_quota::QuotaStore;
 use weir_reconciler::{
-    CeilingPolicies, Corrector, Journal, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts, Reports,
-    Sweep, corrector, reports,
+    CeilingPolicies, Corrector, Journal, Presence, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts,
+    Reports, Sweep, corrector, reports,
 };
 use weir_runtime::tasks::Tasks;
 use weir_streams::consumer::Effect;
 use weir_streams::{EventLog, Topic};
 
-use super::Running;
-use super::prices::PublishedPrices;
+use super::prices::{PriceBooks, PublishedPrices};
+use crate::process::Running;
 
-pub(super) use follower::{Follower, Pulse};
+pub(crate) use follower::{Follower, Pulse};
+
+/// Where what is derived from the log is kept, and what deriving needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Derived {
+    pub ledger: Arc<dyn LedgerStore>,
+    pub quota: Arc<dyn QuotaStore>,
+    pub books: Arc<dyn PriceBooks>,
+}
 
 #[derive(Debug)]
-pub(super) struct Consumers {
+pub(crate) struct Consumers {
     /// In the order in which they are stopped: each reads what those before it write.
     pub followers: Vec<Follower>,
     builder: Arc<LedgerBuilder>,
@@ -40,21 +49,21 @@ pub(super) struct Consumers {
 }
 
 impl Consumers {
-    pub fn start(running: &Running<'_>, builder: Arc<LedgerBuilder>) -> Self {
-        let (log, periodic) = (running.storage.log(), Tasks::new());
+    pub fn start(running: &Running<'_>, derived: &Derived, builder: Arc<LedgerBuilder>) -> Self {
+        let (log, periodic) = (Arc::clone(running.log), Tasks::new());
         let counted = ReconcilerMetrics::declare(running.metrics);
-        let reports = reports(running, &counted);
-        let corrector = Corrector::new(quota(running), counted.clone());
+        let reports = reports(running, derived, &counted);
+        let corrector = Corrector::new(Arc::clone(&derived.quota), counted.clone());
         let effects: [(&'static str, Topic, Arc<dyn Effect>); 3] = [
             (reports::CONSUMER, Topic::UsageReports, Arc::clone(&reports) as Arc<dyn Effect>),
             (weir_ledger::CONSUMER, Topic::Reservations, Arc::clone(&builder) as Arc<dyn Effect>),
             (corrector::CONSUMER, Topic::Ledger, Arc::new(corrector)),
         ];
-        let follow =
-            |(name, topic, effect)| Follower::start(name, topic, effect, running.storage, &running.owners.beside);
+        let tasks = &running.owners.beside;
+        let follow = |(name, topic, effect)| Follower::start(name, topic, effect, running.log, &derived.ledger, tasks);
         let followers = effects.into_iter().map(follow).collect();
         drop(periodic.spawn("parked reports", reports.run(periodic.clone())));
-        drop(periodic.spawn("sweep", Arc::new(sweep(running, counted)).run(periodic.clone())));
+        drop(periodic.spawn("sweep", Arc::new(sweep(running, derived, counted)).run(periodic.clone())));
         Self { followers, builder, log, periodic }
     }
 
@@ -79,48 +88,63 @@ impl Consumers {
     }
 }
 
-fn quota(running: &Running<'_>) -> Arc<dyn QuotaStore> {
-    Arc::clone(running.quota) as Arc<dyn QuotaStore>
-}
-
-fn projection(running: &Running<'_>) -> Projection {
+fn projection(running: &Running<'_>, derived: &Derived) -> Projection {
     let patience = running.config.reconciler.projection_patience.duration();
-    Projection::new(running.storage.store(), running.storage.log(), patience)
+    Projection::new(Arc::clone(&derived.ledger), Arc::clone(running.log), patience)
 }
 
 /// The pen of whatever this process says that is no request.
-pub(super) fn journal(running: &Running<'_>) -> Journal {
+pub(crate) fn journal(running: &Running<'_>) -> Journal {
     let region = Region::new(&running.config.gateway.region);
-    Journal::new(running.storage.log(), Arc::clone(running.clock), region)
+    Journal::new(Arc::clone(running.log), Arc::clone(running.clock), region)
 }
 
-fn reports(running: &Running<'_>, counted: &ReconcilerMetrics) -> Arc<Reports> {
+/// Matches what comes on `weir.usage-reports`.
+pub(crate) fn reports(running: &Running<'_>, derived: &Derived, counted: &ReconcilerMetrics) -> Arc<Reports> {
     let ports = ReportPorts {
-        quota: quota(running),
-        projection: projection(running),
+        quota: Arc::clone(&derived.quota),
+        projection: projection(running, derived),
         journal: journal(running),
-        prices: Arc::new(PublishedPrices::new(running.control)),
+        prices: Arc::new(PublishedPrices::new(Arc::clone(&derived.books))),
         index: correlations(running),
     };
     Arc::new(Reports::new(ports, counted.clone(), running.config.reconciler.clone()))
 }
 
-/// The newest provider ids, followed from the log; one partition here.
+/// The newest provider ids, followed from the log.
 fn correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
     let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
-    let (following, log, stopping) = (Arc::clone(&index), running.storage.log(), tasks.stopping());
-    drop(tasks.spawn("correlations", async move {
-        if let Err(error) = following.follow(log, 0, stopping).await {
-            tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
-        }
-    }));
+    for partition in 0..running.log.partitions(Topic::Reservations) {
+        let (following, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
+        drop(tasks.spawn("correlations", async move {
+            if let Err(error) = following.follow(log, partition, stopping).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
+            }
+        }));
+    }
     index
 }
 
-fn sweep(running: &Running<'_>, counted: ReconcilerMetrics) -> Sweep {
+/// Who lives, followed from the log.
+fn presence(running: &Running<'_>) -> Arc<Presence> {
+    let (presence, tasks) = (Arc::new(Presence::default()), &running.owners.beside);
+    for partition in 0..running.log.partitions(Topic::Operations) {
+        let (following, log, stopping) = (Arc::clone(&presence), Arc::clone(running.log), tasks.stopping());
+        drop(tasks.spawn("presence", async move {
+            if let Err(error) = following.follow(log, partition, stopping).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "heartbeats are not followed any more");
+            }
+        }));
+    }
+    presence
+}
+
+/// Ends what did not end by itself.
+pub(crate) fn sweep(running: &Running<'_>, derived: &Derived, counted: ReconcilerMetrics) -> Sweep {
     let policies = Arc::new(SnapshotPolicies(Arc::clone(running.snapshot)));
-    let options = running.config.reconciler.clone();
-    Sweep::new(quota(running), projection(running), journal(running), policies, counted, options)
+    let (options, quota) = (running.config.reconciler.clone(), Arc::clone(&derived.quota));
+    let sweep = Sweep::new(quota, projection(running, derived), journal(running), policies, counted, options);
+    sweep.minding(presence(running))
 }
 
 /// What a tenant wants after the ceiling, as the catalog says now.

@@ -13,9 +13,10 @@ use weir_stub::Stub;
 
 use weir_gateway::Gateway;
 
-use super::operators::serve_admin;
-use super::{Addresses, Running, StartError};
+use super::operators::{Desk, serve_admin};
+use super::{Addresses, StartError};
 use crate::config::Config;
+use crate::process::Running;
 
 #[derive(Debug)]
 pub(super) struct Edges {
@@ -47,15 +48,15 @@ impl Edges {
         })
     }
 
-    pub fn serve(self, gateway: Gateway, running: &Running<'_>) {
-        serve_admin(self.admin, running);
+    pub fn serve(self, gateway: Gateway, running: &Running<'_>, desk: Desk<'_>) {
+        serve_admin(self.admin, running, desk);
         let options = running.config.listener.clone();
         drop(serve(self.gateway, self.tls, options, gateway, &running.owners.requests));
     }
 }
 
 /// An address that a client on this machine can use: nobody connects to "all addresses".
-fn reachable(address: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(address: SocketAddr) -> SocketAddr {
     let mut reachable = address;
     if address.ip().is_unspecified() {
         reachable.set_ip(if address.is_ipv4() { [127, 0, 0, 1].into() } else { [0, 0, 0, 0, 0, 0, 0, 1].into() });

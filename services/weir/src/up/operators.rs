@@ -14,55 +14,75 @@ use hyper::{Request, Response};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 
+use weir_control::Control;
 use weir_control::admin::{AdminApi, router};
 use weir_runtime::listener::{ListenerOptions, serve};
+use weir_runtime::tasks::Tasks;
 use weir_runtime::units::HumanDuration;
+use weir_streams::topics::DEFAULT_PREFIX;
 
-use super::consumers::journal;
-use super::{OPERATORS_FINISH, Running};
+use super::consumers::{Derived, journal};
+use crate::events::EventSource;
+use crate::process::{OPERATORS_FINISH, Running};
 
 use dead_letters::DeadLetters;
 use rebuild::Rebuild;
 
+pub(crate) use rebuild::Fence;
+
 /// Operators and their scripts; a burst beyond this is not one.
 const MOST_CONNECTIONS: usize = 256;
 
+/// What operators work on.
+pub(crate) struct Desk<'a> {
+    pub control: &'a Arc<Control>,
+    pub derived: &'a Derived,
+    pub events: EventSource,
+    /// The fence of the quota store.
+    pub rebuild: Arc<dyn Fence>,
+}
+
 /// Serves the admin API until the tasks stop.
-pub(super) fn serve_admin(listener: TcpListener, running: &Running<'_>) {
+pub(crate) fn serve_admin(listener: TcpListener, running: &Running<'_>, desk: Desk<'_>) {
     let tasks = &running.owners.operators;
-    let acts = Arc::new(ports::Acts::new(running.quota, journal(running), running.entropy));
-    let told = Arc::new(ports::Told::new(running.quota, running.data, running.storage.store()));
+    let Desk { control, derived, events, rebuild: fence } = desk;
+    let acts = Arc::new(ports::Acts::new(Arc::clone(&derived.quota), journal(running), running.entropy));
+    let told = Arc::new(ports::Told::new(derived, events));
+    let rebuild = Rebuild {
+        acts: Arc::clone(&acts),
+        fence,
+        log: Arc::clone(running.log),
+        store: Arc::clone(&derived.ledger),
+        book: running.config.quota.book(),
+        lease_ms: crate::config::ms(running.config.gateway.lease),
+        clock: Arc::clone(running.clock),
+        turn: tokio::sync::Mutex::new(()),
+    };
     let api = AdminApi {
-        control: Arc::clone(running.control),
+        control: Arc::clone(control),
         revocations: Arc::clone(&acts) as _,
         counters: Arc::clone(&told) as _,
         reservations: told,
         reports: Arc::clone(&acts) as _,
-        dead_letters: Arc::new(DeadLetters::new(&acts, Arc::clone(&running.storage.ledger) as _)),
-        quota: Arc::new(rebuild(running, acts)),
+        dead_letters: Arc::new(DeadLetters::new(&acts, Arc::clone(&derived.ledger))),
+        quota: Arc::new(rebuild),
         health: running.health.clone(),
+        metrics: running.metrics.clone(),
+        topic_prefix: DEFAULT_PREFIX.to_owned(),
         clock: Arc::clone(running.clock),
         tasks: tasks.clone(),
     };
+    serve_routes(listener, router(api), tasks);
+}
+
+/// Serves `routes` to operators and probes until `tasks` stop.
+pub(crate) fn serve_routes(listener: TcpListener, routes: Router, tasks: &Tasks) {
     let options = ListenerOptions {
         max_connections: MOST_CONNECTIONS,
         drain: HumanDuration::from_ms(u64::try_from(OPERATORS_FINISH.as_millis()).unwrap_or(0)),
         ..ListenerOptions::default()
     };
-    drop(serve(listener, None, options, Admin(TowerToHyperService::new(router(api))), tasks));
-}
-
-fn rebuild(running: &Running<'_>, acts: Arc<ports::Acts>) -> Rebuild {
-    Rebuild {
-        acts,
-        quota: Arc::clone(running.quota),
-        log: running.storage.log(),
-        store: running.storage.store(),
-        book: running.config.quota.book(),
-        lease_ms: crate::config::ms(running.config.gateway.lease),
-        clock: Arc::clone(running.clock),
-        turn: tokio::sync::Mutex::new(()),
-    }
+    drop(serve(listener, None, options, Admin(TowerToHyperService::new(routes)), tasks));
 }
 
 /// The routes as the listener takes a service.

@@ -52,7 +52,7 @@ pub enum PolicyError {
 
 /// All secrets of a process, resolved.
 #[derive(Debug)]
-pub(super) struct Secrets {
+pub(crate) struct Secrets {
     pub control: ControlSecrets,
     /// The pepper as the gateway takes it: bytes.
     pepper: SecretString,
@@ -61,7 +61,7 @@ pub(super) struct Secrets {
 /// 256 bits, for every secret that is made here.
 const SECRET_BYTES: usize = 32;
 
-pub(super) fn secrets(
+pub(crate) fn secrets(
     options: &SecretOptions,
     data: &DataFolder,
     entropy: &dyn Entropy,
@@ -85,7 +85,7 @@ impl Secrets {
     }
 }
 
-pub(super) fn open_control(
+pub(crate) fn open_control(
     data: &DataFolder,
     secrets: &Secrets,
     clock: &SharedClock,
@@ -114,7 +114,7 @@ pub(crate) fn control_beside(
 }
 
 /// Applies the catalog. Returns a key where a quickstart has made its first.
-pub(super) fn bring_catalog(
+pub(crate) fn bring_catalog(
     control: &Control,
     source: &CatalogSource,
     stub: Option<&Stub>,

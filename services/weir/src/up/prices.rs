@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use weir_control::Control;
+use weir_control::{Control, ControlError, SnapshotFollower};
 use weir_domain::ids::PriceVersion;
 use weir_domain::price::{Price, PriceBook};
 use weir_reconciler::Prices;
@@ -19,22 +19,40 @@ use weir_reconciler::Prices;
 /// Books that reports speak of at the same time: of yesterday and today, and a few corrections of the catalog.
 const MOST_BOOKS: usize = 16;
 
+/// Who keeps every price book that was ever published.
+pub(crate) trait PriceBooks: std::fmt::Debug + Send + Sync {
+    fn published_book(&self, version: &PriceVersion) -> Result<Option<PriceBook>, ControlError>;
+}
+
+impl PriceBooks for Control {
+    fn published_book(&self, version: &PriceVersion) -> Result<Option<PriceBook>, ControlError> {
+        self.price_book(version)
+    }
+}
+
+/// On the topic of snapshots they stay for good.
+impl PriceBooks for SnapshotFollower {
+    fn published_book(&self, version: &PriceVersion) -> Result<Option<PriceBook>, ControlError> {
+        Ok(self.price_book(version))
+    }
+}
+
 #[derive(Debug)]
-pub(super) struct PublishedPrices {
-    control: Arc<Control>,
+pub(crate) struct PublishedPrices {
+    published: Arc<dyn PriceBooks>,
     books: Mutex<HashMap<PriceVersion, Arc<PriceBook>>>,
 }
 
 impl PublishedPrices {
-    pub fn new(control: &Arc<Control>) -> Self {
-        Self { control: Arc::clone(control), books: Mutex::default() }
+    pub fn new(published: Arc<dyn PriceBooks>) -> Self {
+        Self { published, books: Mutex::default() }
     }
 
     fn book(&self, version: &PriceVersion) -> Option<Arc<PriceBook>> {
         if let Some(known) = self.books.lock().get(version) {
             return Some(Arc::clone(known));
         }
-        let book = match self.control.price_book(version) {
+        let book = match self.published.published_book(version) {
             Ok(book) => Arc::new(book?),
             Err(error) => {
                 tracing::error!(price_version = %version, error = &error as &dyn std::error::Error, "price book not read");

@@ -45,7 +45,7 @@ fn a_deployment_and_a_price_that_left_the_catalog_keep_the_price_of_admission() 
     let current = control.current();
     assert!(current.deployments.is_empty() && !current.prices.knows("own-hardware"));
 
-    let prices = PublishedPrices::new(&control);
+    let prices = PublishedPrices::new(Arc::clone(&control) as Arc<dyn PriceBooks>);
     let used = Usage::new([(Meter::InUncached, 1_001), (Meter::OutVisible, 11)]).unwrap();
     let price = prices.price(&admitted_under, "own-hardware", NOW_MS).unwrap();
     assert_eq!(price.charge(&used, None).unwrap().to_string(), "0.00308");

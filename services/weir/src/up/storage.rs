@@ -15,11 +15,14 @@ use weir_streams::segment::{OpenError, SegmentLog};
 use super::StartError;
 use crate::config::Config;
 use crate::data::DataFolder;
+use crate::events::EventSource;
 
 #[derive(Debug)]
 pub(super) struct Storage {
-    pub segments: Arc<SegmentLog>,
-    pub ledger: Arc<SqliteLedger>,
+    pub log: Arc<dyn EventLog>,
+    pub ledger: Arc<dyn LedgerStore>,
+    /// The log where it is the embedded one: its old segments are let go of here.
+    pub segments: Option<Arc<SegmentLog>>,
 }
 
 /// Takes the folder's lock, so it is the first to be opened: a second process stops here, before it touches anything.
@@ -42,8 +45,9 @@ pub(super) async fn open(
 ) -> Result<(Storage, Started), StartError> {
     let path = data.ledger();
     let ledger = SqliteLedger::open(&path).map_err(|source| StartError::Ledger { path, source })?;
-    let storage = Storage { segments, ledger: Arc::new(ledger) };
-    let started = weir_ledger::start::start(storage.segments.as_ref(), &storage.store(), config.quota.book()).await?;
+    let log = Arc::<SegmentLog>::clone(&segments);
+    let storage = Storage { log, ledger: Arc::new(ledger), segments: Some(segments) };
+    let started = weir_ledger::start::start(storage.log.as_ref(), &storage.ledger, config.quota.book()).await?;
     tracing::info!(
         events = started.replayed_events,
         checkpoint_at_ms = started.checkpoint_taken_at_ms,
@@ -54,17 +58,17 @@ pub(super) async fn open(
 }
 
 impl Storage {
-    pub fn log(&self) -> Arc<dyn EventLog> {
-        Arc::clone(&self.segments) as Arc<dyn EventLog>
-    }
-
-    pub fn store(&self) -> Arc<dyn LedgerStore> {
-        Arc::clone(&self.ledger) as Arc<dyn LedgerStore>
+    /// Where the events of one reservation are read. The files of the embedded log have an index that finds them.
+    pub fn events(&self, data: &DataFolder) -> EventSource {
+        match self.segments {
+            Some(_) => EventSource::Files(data.log()),
+            None => EventSource::Log(Arc::clone(&self.log)),
+        }
     }
 
     /// The builder, where the fold has left it.
     pub fn builder(&self, config: &Config, folded: Folded, clock: &SharedClock) -> Arc<LedgerBuilder> {
-        let (log, store) = (self.log(), self.store());
+        let (log, store) = (Arc::clone(&self.log), Arc::clone(&self.ledger));
         Arc::new(LedgerBuilder::new(folded, log, store, Arc::clone(clock), config.ledger.checkpoints()))
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use weir_control::{Control, SnapshotSource as _};
+use weir_control::{Control, Publisher, SnapshotSource};
 use weir_domain::policy::Snapshot;
-use weir_quota::{MemoryQuota, QuotaStore as _};
+use weir_quota::QuotaStore;
 use weir_runtime::clock::SharedClock;
 use weir_runtime::health::Health;
 use weir_runtime::metrics::{EncodeLabelSet, Family, Gauge, Metrics};
@@ -15,9 +15,9 @@ use weir_runtime::tasks::Tasks;
 use weir_streams::consumer::Consumer;
 use weir_streams::{self as streams, EventLog, Topic};
 
-use super::Running;
 use super::consumers::{Consumers, Follower, Pulse};
 use super::storage::Storage;
+use crate::process::Running;
 
 /// What must hold for `/readyz` to say yes.
 pub mod conditions {
@@ -34,11 +34,17 @@ pub mod conditions {
 }
 
 /// Looks at everything once, so that a process that is up is ready; then keeps on until the tasks stop.
-pub(super) async fn start(running: &Running<'_>, consumers: &Consumers) {
+pub(super) async fn start(
+    running: &Running<'_>,
+    storage: &Storage,
+    quota: &Arc<dyn QuotaStore>,
+    control: &Arc<Control>,
+    consumers: &Consumers,
+) {
     let watcher = Watcher {
-        log: running.storage.log(),
+        log: Arc::clone(running.log),
         pulses: consumers.followers.iter().map(Follower::pulse).collect(),
-        quota: Arc::clone(running.quota),
+        quota: Arc::clone(quota),
         snapshot: Arc::clone(running.snapshot),
         health: running.health.clone(),
         lag: LagMetrics::declare(running.metrics),
@@ -46,8 +52,10 @@ pub(super) async fn start(running: &Running<'_>, consumers: &Consumers) {
     };
     watcher.look().await;
     let tasks = &running.owners.beside;
-    follow_snapshots(running.control, running.snapshot, tasks);
-    expire(running.storage, consumers, running.clock, tasks);
+    follow_snapshots(&**control, running.snapshot, tasks);
+    drop(publish(running, control, None));
+    super::heart::start(running);
+    expire(storage, consumers, running.clock, tasks);
     let stopping = tasks.stopping();
     drop(tasks.spawn("watch", async move {
         tokio::pin!(stopping);
@@ -60,9 +68,22 @@ pub(super) async fn start(running: &Running<'_>, consumers: &Consumers) {
     }));
 }
 
+/// Tells every version of the policy on `weir.snapshots`. In one process nobody else needs it; auditors read it.
+pub(crate) fn publish(
+    running: &Running<'_>,
+    control: &Arc<Control>,
+    confirm_every: Option<Duration>,
+) -> Arc<Publisher> {
+    let (control, log) = (Arc::clone(control), Arc::clone(running.log));
+    let publisher = Arc::new(Publisher::new(control, log, Arc::clone(running.clock), confirm_every));
+    let tasks = &running.owners.beside;
+    drop(tasks.spawn("publisher", Arc::clone(&publisher).run(tasks.clone())));
+    publisher
+}
+
 /// Puts every new snapshot in force.
-fn follow_snapshots(control: &Arc<Control>, snapshot: &Arc<ArcSwap<Snapshot>>, tasks: &Tasks) {
-    let (mut published, snapshot, stopping) = (control.subscribe(), Arc::clone(snapshot), tasks.stopping());
+pub(crate) fn follow_snapshots(source: &dyn SnapshotSource, snapshot: &Arc<ArcSwap<Snapshot>>, tasks: &Tasks) {
+    let (mut published, snapshot, stopping) = (source.subscribe(), Arc::clone(snapshot), tasks.stopping());
     drop(tasks.spawn("snapshots", async move {
         tokio::pin!(stopping);
         loop {
@@ -84,7 +105,9 @@ const EXPIRE_EVERY: Duration = Duration::from_secs(600);
 
 /// Lets go of what every topic's retention allows and every consumer has read.
 fn expire(storage: &Storage, consumers: &Consumers, clock: &SharedClock, tasks: &Tasks) {
-    let (segments, clock, owner) = (Arc::clone(&storage.segments), Arc::clone(clock), tasks.clone());
+    // Kafka lets go of old records by itself.
+    let Some(segments) = storage.segments.clone() else { return };
+    let (clock, owner) = (Arc::clone(clock), tasks.clone());
     let readers: Vec<_> = consumers.followers.iter().map(|follower| Arc::clone(&follower.consumer)).collect();
     drop(tasks.spawn("retention", async move {
         let stopping = owner.stopping();
@@ -112,7 +135,7 @@ fn expire(storage: &Storage, consumers: &Consumers, clock: &SharedClock, tasks: 
 struct Watcher {
     log: Arc<dyn EventLog>,
     pulses: Vec<Pulse>,
-    quota: Arc<MemoryQuota>,
+    quota: Arc<dyn QuotaStore>,
     snapshot: Arc<ArcSwap<Snapshot>>,
     health: Health,
     lag: LagMetrics,

@@ -6,18 +6,17 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
+use weir_ledger::contract::LedgerStore;
 use weir_runtime::tasks::{Task, Tasks};
 use weir_streams::consumer::{Consumer, ConsumerError, ConsumerOptions, Effect, Subscription};
 use weir_streams::{EventLog, OnPoison, Topic};
-
-use crate::up::storage::Storage;
 
 /// What a delivery that began may still take once its consumer was told to stop.
 const LAST_DELIVERY: Duration = Duration::from_secs(5);
 
 /// A consumer that runs.
 #[derive(Debug)]
-pub(in crate::up) struct Follower {
+pub(crate) struct Follower {
     pub consumer: Arc<Consumer>,
     stop: watch::Sender<bool>,
     task: Task<Result<(), ConsumerError>>,
@@ -26,12 +25,20 @@ pub(in crate::up) struct Follower {
 }
 
 impl Follower {
-    pub fn start(name: &'static str, topic: Topic, effect: Arc<dyn Effect>, storage: &Storage, tasks: &Tasks) -> Self {
+    pub fn start(
+        name: &'static str,
+        topic: Topic,
+        effect: Arc<dyn Effect>,
+        log: &Arc<dyn EventLog>,
+        ledger: &Arc<dyn LedgerStore>,
+        tasks: &Tasks,
+    ) -> Self {
         // The embedded log has one partition, and only money topics are followed here.
         let subscription = Subscription { consumer: Arc::from(name), topic, partition: 0 };
         let options = ConsumerOptions::new(OnPoison::ParkKey);
-        let (positions, parking) = (Arc::clone(&storage.ledger), Arc::clone(&storage.ledger));
-        let consumer = Arc::new(Consumer::new(subscription, storage.log(), effect, positions, parking, options));
+        let (positions, parking) = (Arc::clone(ledger) as _, Arc::clone(ledger) as _);
+        let log = Arc::clone(log);
+        let consumer = Arc::new(Consumer::new(subscription, log, effect, positions, parking, options));
         let (stop, mut stopping) = watch::channel(false);
         let ended = Arc::new(watch::Sender::new(None));
         let (running, ending) = (Arc::clone(&consumer), Arc::clone(&ended));
@@ -72,7 +79,7 @@ impl Follower {
 
 /// How a consumer is.
 #[derive(Debug)]
-pub(in crate::up) struct Pulse {
+pub(crate) struct Pulse {
     pub consumer: Arc<Consumer>,
     ended: Arc<watch::Sender<Option<String>>>,
 }

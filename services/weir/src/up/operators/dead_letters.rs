@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use weir_control::ports::{Actor, DeadLettersError, DeadLettersPort, Parked, ParkedOrder, PortError};
+use weir_ledger::contract::LedgerStore;
 use weir_schemas::operations::ConsumerSkip;
 use weir_streams::Topic;
-use weir_streams::consumer::{Parking, Resolution, StoreError};
+use weir_streams::consumer::{Resolution, StoreError};
 
 use super::ports::{Acts, LOG, failed};
 use crate::parked::{self, Found};
@@ -21,16 +22,11 @@ const PARKING: &str = "the parked store";
 #[derive(Debug)]
 pub(super) struct DeadLetters {
     acts: Arc<Acts>,
-    parking: Arc<dyn ParkingStore>,
+    parking: Arc<dyn LedgerStore>,
 }
 
-/// [`Parking`] that can be told of in a trace.
-pub(super) trait ParkingStore: Parking + std::fmt::Debug {}
-
-impl<T: Parking + std::fmt::Debug> ParkingStore for T {}
-
 impl DeadLetters {
-    pub fn new(acts: &Arc<Acts>, parking: Arc<dyn ParkingStore>) -> Self {
+    pub fn new(acts: &Arc<Acts>, parking: Arc<dyn LedgerStore>) -> Self {
         Self { acts: Arc::clone(acts), parking }
     }
 

@@ -3,7 +3,6 @@
 //! An act is heard by the quota store first and told to the log afterwards: a revoked key must open nothing at the very
 //! next admission, whatever the log does; the caller hears of a log that refuses, and the same act again is harmless.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -16,7 +15,7 @@ use weir_control::ports::{
 };
 use weir_domain::ids::{ReservationId, TenantId};
 use weir_ledger::contract::LedgerStore;
-use weir_quota::{MemoryQuota, QuotaStore as _, TenantReading};
+use weir_quota::{QuotaStore, TenantReading};
 use weir_reconciler::import::{self, Format, ImportError, Importer};
 use weir_reconciler::{Journal, JournalError};
 use weir_runtime::entropy::{SharedEntropy, new_reservation_id};
@@ -25,8 +24,9 @@ use weir_schemas::revocation::KeyRevoked;
 use weir_streams::Topic;
 
 use crate::cli::story as chain;
-use crate::data::DataFolder;
+use crate::events::EventSource;
 use crate::story::Story;
+use crate::up::consumers::Derived;
 
 const QUOTA: &str = "the quota store";
 pub(super) const LOG: &str = "the event log";
@@ -38,14 +38,14 @@ pub(super) fn failed(what: &'static str, error: &dyn std::error::Error) -> PortE
 /// What changes something.
 #[derive(Debug)]
 pub(super) struct Acts {
-    quota: Arc<MemoryQuota>,
+    quota: Arc<dyn QuotaStore>,
     journal: Journal,
     entropy: SharedEntropy,
 }
 
 impl Acts {
-    pub fn new(quota: &Arc<MemoryQuota>, journal: Journal, entropy: &SharedEntropy) -> Self {
-        Self { quota: Arc::clone(quota), journal, entropy: Arc::clone(entropy) }
+    pub fn new(quota: Arc<dyn QuotaStore>, journal: Journal, entropy: &SharedEntropy) -> Self {
+        Self { quota, journal, entropy: Arc::clone(entropy) }
     }
 
     pub const fn journal(&self) -> &Journal {
@@ -133,14 +133,14 @@ fn refused(error: ImportError) -> ReportsError {
 /// What is only shown.
 #[derive(Debug)]
 pub(super) struct Told {
-    quota: Arc<MemoryQuota>,
-    log_folder: PathBuf,
+    quota: Arc<dyn QuotaStore>,
+    events: EventSource,
     ledger: Arc<dyn LedgerStore>,
 }
 
 impl Told {
-    pub fn new(quota: &Arc<MemoryQuota>, data: &DataFolder, ledger: Arc<dyn LedgerStore>) -> Self {
-        Self { quota: Arc::clone(quota), log_folder: data.log(), ledger }
+    pub fn new(derived: &Derived, events: EventSource) -> Self {
+        Self { quota: Arc::clone(&derived.quota), events, ledger: Arc::clone(&derived.ledger) }
     }
 }
 
@@ -157,7 +157,7 @@ impl CountersPort for Told {
 impl ReservationsPort for Told {
     async fn story(&self, reservation: ReservationId) -> Result<Option<Value>, PortError> {
         let what = "the log or the ledger";
-        let story = Story::read(&self.log_folder, self.ledger.as_ref(), reservation).await;
+        let story = Story::read(&self.events, self.ledger.as_ref(), reservation).await;
         let Some(story) = story.map_err(|error| failed(what, &error))? else { return Ok(None) };
         serde_json::to_value(story).map(Some).map_err(|error| failed(what, &error))
     }

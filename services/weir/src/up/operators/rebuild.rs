@@ -21,7 +21,7 @@ use weir_domain::ids::TenantId;
 use weir_domain::quota::{Book, BookOptions};
 use weir_ledger::contract::LedgerStore;
 use weir_ledger::start::{StartError, Started};
-use weir_quota::MemoryQuota;
+use weir_quota::{MemoryQuota, QuotaError};
 use weir_runtime::clock::SharedClock;
 use weir_streams::{EventLog, ReadError, Topic};
 
@@ -33,10 +33,39 @@ const STILL_FOR: Duration = Duration::from_millis(100);
 /// Streams that end keep writing. A fold of what came since the last look is short, and ten of them are a second.
 const MOST_FOLDS: usize = 10;
 
+/// A quota store that can be closed, and opened with other books.
+#[async_trait]
+pub(crate) trait Fence: std::fmt::Debug + Send + Sync {
+    /// Such as `embedded`: what is rebuilt, on the log.
+    fn name(&self) -> &'static str;
+
+    /// Nothing is admitted from now on.
+    async fn close(&self);
+
+    /// Puts `books` in the place of what the store has, and opens it. Open leases get `lease_ms` from now on.
+    async fn open(&self, books: HashMap<TenantId, Book>, lease_ms: i64) -> Result<(), QuotaError>;
+}
+
+#[async_trait]
+impl Fence for MemoryQuota {
+    fn name(&self) -> &'static str {
+        "embedded"
+    }
+
+    async fn close(&self) {
+        self.fence();
+    }
+
+    async fn open(&self, books: HashMap<TenantId, Book>, lease_ms: i64) -> Result<(), QuotaError> {
+        Self::open(self, books, lease_ms);
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Rebuild {
     pub acts: Arc<Acts>,
-    pub quota: Arc<MemoryQuota>,
+    pub fence: Arc<dyn Fence>,
     pub log: Arc<dyn EventLog>,
     pub store: Arc<dyn LedgerStore>,
     pub book: BookOptions,
@@ -50,10 +79,10 @@ pub(super) struct Rebuild {
 impl QuotaPort for Rebuild {
     async fn rebuild(&self, actor: &Actor) -> Result<Rebuilt, PortError> {
         let _turn = self.turn.lock().await;
-        let noted = self.acts.note("quota.rebuild", "embedded".to_owned(), None, actor).await;
+        let noted = self.acts.note("quota.rebuild", self.fence.name().to_owned(), None, actor).await;
         noted.map_err(|error| failed(LOG, &error))?;
         let from_ms = self.clock.now_ms();
-        self.quota.fence();
+        self.fence.close().await;
         tracing::warn!(who = actor.who, why = actor.why, "counters are rebuilt: nothing is admitted meanwhile");
         let folded = self.fold().await.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "counters not rebuilt: nothing is admitted");
@@ -65,7 +94,7 @@ impl QuotaPort for Rebuild {
             events: folded.replayed_events,
             closed_ms: self.clock.now_ms().saturating_sub(from_ms),
         };
-        self.quota.open(folded.books_at_end, self.lease_ms);
+        self.fence.open(folded.books_at_end, self.lease_ms).await.map_err(|error| failed("the quota store", &error))?;
         tracing::info!(events = rebuilt.events, closed_ms = rebuilt.closed_ms, "counters rebuilt");
         Ok(rebuilt)
     }
