@@ -8,6 +8,7 @@ mod messages;
 mod parse;
 mod rewrite;
 mod texts;
+mod tool_calls;
 
 pub mod answer;
 pub mod editor;

@@ -8,11 +8,19 @@ mod support;
 mod across;
 
 #[cfg(test)]
+mod chat_across;
+#[cfg(test)]
+mod cuts;
+#[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod messages_request;
 #[cfg(test)]
 mod messages_stream;
 #[cfg(test)]
 mod request;
+#[cfg(test)]
+mod responses;
 #[cfg(test)]
 mod rewrite;
 #[cfg(test)]

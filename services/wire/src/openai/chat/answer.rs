@@ -57,6 +57,8 @@ pub struct ChoiceFacts {
     pub finish: Option<Finish>,
     /// Says nothing at all: an empty delta, no end, no other member.
     pub bare: bool,
+    /// `tool_calls` of a delta, when it is an array.
+    pub tool_calls: Option<Span>,
 }
 
 /// The choices of one answer object. The first stands apart, so that ordinary chunks allocate nothing.
@@ -190,9 +192,10 @@ impl AnswerFacts {
             match (key.raw(), kind) {
                 (b"index", Kind::Number) => choice.index = small_number(cursor)?,
                 (b"delta" | b"message", Kind::Object) => {
-                    let (is_empty, content) = read_delta(cursor)?;
-                    choice.content |= content;
-                    choice.bare &= is_empty;
+                    let delta = read_delta(cursor)?;
+                    choice.content |= delta.content;
+                    choice.bare &= delta.is_empty;
+                    choice.tool_calls = delta.tool_calls;
                 }
                 (b"text", Kind::String) => {
                     let has_text = !cursor.string()?.is_empty();
@@ -224,12 +227,21 @@ impl AnswerFacts {
     }
 }
 
-/// Whether a `delta` is empty, and whether it has content.
-fn read_delta(cursor: &mut Cursor<'_>) -> Result<(bool, bool), JsonError> {
-    let (mut is_empty, mut content) = (true, false);
+/// What a `delta` or `message` has.
+struct Delta {
+    is_empty: bool,
+    content: bool,
+    tool_calls: Option<Span>,
+}
+
+fn read_delta(cursor: &mut Cursor<'_>) -> Result<Delta, JsonError> {
+    let mut delta = Delta { is_empty: true, content: false, tool_calls: None };
     cursor.members(|cursor, key| {
-        is_empty = false;
+        delta.is_empty = false;
         let value = cursor.skip()?;
+        if key.raw() == b"tool_calls" && value.kind == Kind::Array {
+            delta.tool_calls = Some(value.span);
+        }
         let carries = matches!(
             key.raw(),
             b"content"
@@ -242,10 +254,10 @@ fn read_delta(cursor: &mut Cursor<'_>) -> Result<(bool, bool), JsonError> {
                 | b"reasoning_content"
                 | b"reasoning_details"
         );
-        content |= carries && says_something(cursor, value);
+        delta.content |= carries && says_something(cursor, value);
         Ok::<(), JsonError>(())
     })?;
-    Ok((is_empty, content))
+    Ok(delta)
 }
 
 /// A value that is more than null, false, or empty.

@@ -1,18 +1,22 @@
 //! A provider's stream turned into the client's: owned fields replaced, everything else byte for byte (O32).
 //!
 //! Owned are `model` (the alias, in every chunk, O33), `id` (non-empty and the same in all chunks, O14) and `usage`
-//! (hidden from a client that did not ask, O13). Of the framing only `data:` goes on: upstream `id:`, `event:`,
+//! (hidden from a client that did not ask, O13), and the index of a tool call where servers give two calls one (O24). Of the framing only `data:` goes on: upstream `id:`, `event:`,
 //! `retry:` lines and comments are dropped, because old SDK decoders that saw an `id:` once dispatch an empty event at
 //! each blank line and fail on it (O04). `[DONE]` is written once, by [`StreamEditor::finish`], whatever was sent.
 
 use bytes::{Bytes, BytesMut};
 
 use super::answer::AnswerFacts;
+use super::tool_calls::ToolCalls;
 use crate::json::quoted;
 use crate::sse::Event;
 
 /// The sentinel that ends a whole stream; never sent after an error.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// What stands before data that is one line, as in [`Event::plain_at`].
+const PLAIN: &[u8] = b"data: ";
 
 /// Rewrites the events of one client's stream. Make a new one when another attempt takes over before content.
 #[derive(Debug)]
@@ -23,6 +27,7 @@ pub struct StreamEditor {
     fallback_id: Bytes,
     client_wants_usage: bool,
     content_chunks: u64,
+    tool_calls: ToolCalls,
     is_finished: bool,
 }
 
@@ -39,6 +44,7 @@ impl StreamEditor {
             fallback_id: Bytes::from(quoted(fallback_id)),
             client_wants_usage,
             content_chunks: 0,
+            tool_calls: ToolCalls::default(),
             is_finished: false,
         }
     }
@@ -49,7 +55,18 @@ impl StreamEditor {
             return false;
         }
         self.content_chunks += u64::from(facts.content);
-        let data = &event.data;
+        if let Some(data) = self.tool_calls.repaired(facts, &event.data)
+            && let Ok(facts) = AnswerFacts::scan(&data)
+        {
+            self.rewrite(&data, None, &facts, out);
+        } else {
+            self.rewrite(&event.data, event.plain_at.map(|_| PLAIN), facts, out);
+        }
+        true
+    }
+
+    /// Appends a chunk with Weir's values in the owned fields. `prefix` stands before data that is one plain line.
+    fn rewrite(&mut self, data: &Bytes, prefix: Option<&[u8]>, facts: &AnswerFacts, out: &mut BytesMut) {
         let id = self.settle_id(facts, data);
         let mut edits = Edits::default();
         edit_string(&mut edits, facts.id, "id", &id, facts, data);
@@ -60,16 +77,15 @@ impl StreamEditor {
             edits.push(span.start, span.end, b"null", b"");
         }
         edits.sort();
-        match event.plain_at {
-            Some(at) => {
-                out.reserve(event.raw.len() + edits.added());
-                out.extend_from_slice(&event.raw[..at]);
+        match prefix {
+            Some(prefix) => {
+                out.reserve(prefix.len() + data.len() + edits.added() + 2);
+                out.extend_from_slice(prefix);
                 edits.apply(data, out);
                 out.extend_from_slice(b"\n\n");
             }
             None => reframe(&edits, data, out),
         }
-        true
     }
 
     /// Appends `[DONE]`, once.

@@ -33,6 +33,8 @@ struct Turns {
     /// Elements of the arrays, separated by commas.
     system: BytesMut,
     messages: BytesMut,
+    /// Whose turn was written last.
+    written: Option<Role>,
     /// The open turn: its role, its tool results, its other blocks.
     role: Option<Role>,
     results: BytesMut,
@@ -83,12 +85,19 @@ impl Turns {
     fn flush(&mut self) {
         let (results, blocks) = (self.results.split(), self.blocks.split());
         let Some(role) = self.role.take().filter(|_| !(results.is_empty() && blocks.is_empty())) else { return };
+        let goes_on = self.written.replace(role) == Some(role);
+        if goes_on {
+            // A turn between two of this role said nothing: they are one, so its closing brackets go.
+            self.messages.truncate(self.messages.len().saturating_sub(2));
+        }
         let mut writer = Writer::new(&mut self.messages);
-        let name = match role {
-            Role::User => "user",
-            Role::Assistant => "assistant",
-        };
-        writer.open(b'{').member("role", name).key("content").open(b'[');
+        if !goes_on {
+            let name = match role {
+                Role::User => "user",
+                Role::Assistant => "assistant",
+            };
+            writer.open(b'{').member("role", name).key("content").open(b'[');
+        }
         for part in [results, blocks].iter().filter(|part| !part.is_empty()) {
             writer.raw(part);
         }
