@@ -154,6 +154,19 @@ impl RateWindow {
         self.retry_after_ms(TOKENS, now_ms, limit, needed)
     }
 
+    /// A window whose latest second and buckets another store counted: second, requests and tokens of each.
+    #[must_use]
+    pub fn of_buckets(latest_s: i64, buckets: Vec<(i64, [i64; 2])>) -> Self {
+        RateRecord { latest_s, buckets }.into()
+    }
+
+    /// The latest second seen, and the buckets that are not empty, oldest first.
+    #[must_use]
+    pub fn buckets(&self) -> (i64, Vec<(i64, [i64; 2])>) {
+        let RateRecord { latest_s, buckets } = self.clone().into();
+        (latest_s, buckets)
+    }
+
     fn retry_after_ms(&self, unit: usize, now_ms: i64, limit: i64, needed: i64) -> i64 {
         let now_s = now_ms.div_euclid(1000);
         match self.0.first_second(now_s, |sum| sum[unit].saturating_add(needed) <= limit) {

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::attempt::{AttemptNumber, Target};
 use crate::calendar::{Calendar, Window, WindowKind, Zone};
 use crate::ids::{DeploymentId, KeyId, ModelName, PriceVersion, ProviderId, ReservationId, TeamId, TenantId};
-use crate::ledger::LedgerLine;
+use crate::ledger::{LedgerLine, SourcePosition};
 use crate::money::{Amounts, Charge, Hold, NanoUsd};
 use crate::quota::{Book, Correction, Counting, Limit, Measure, Scope, Subject, Unit};
 use crate::reservation::{Closing, Command, Created, IdempotencyRecord, PendCause, Reserve, UsageRecord};
@@ -52,12 +52,15 @@ pub fn id(n: u64) -> ReservationId {
 #[derive(Debug, Clone)]
 pub struct Request {
     pub id: ReservationId,
+    pub tenant: TenantId,
     pub team: Option<TeamId>,
     pub key: KeyId,
     pub model: ModelName,
     pub fingerprint: [u8; 32],
     pub hold: Hold,
     pub at_ms: i64,
+    /// The windows are those of a later day, for stores whose clock a test cannot move.
+    pub days_ahead: i64,
     pub zone: Zone,
     pub lease_ms: i64,
     pub limits: Vec<Limit>,
@@ -70,12 +73,14 @@ pub struct Request {
 pub fn request(n: u64) -> Request {
     Request {
         id: id(n),
+        tenant: TenantId::new("acme"),
         team: Some(TeamId::new("search")),
         key: KeyId::new("vk-1"),
         model: ModelName::new("fast"),
         fingerprint: [7; 32],
         hold: amounts(1, 2_000, "0.10"),
         at_ms: NOON_MS,
+        days_ahead: 0,
         zone: Zone::UTC,
         lease_ms: LEASE_MS,
         limits: Vec::new(),
@@ -90,13 +95,13 @@ impl Request {
         let scopes = Scope::of_request(self.team.as_ref(), &self.key, &self.model);
         Created {
             id: self.id,
-            tenant: TenantId::new("acme"),
+            tenant: self.tenant.clone(),
             team: self.team.clone(),
             key: self.key.clone(),
             model: self.model.clone(),
             fingerprint: self.fingerprint,
             hold: self.hold,
-            counting: Counting { scopes, windows: windows(self.at_ms, self.zone) },
+            counting: Counting { scopes, windows: windows(self.at_ms + self.days_ahead * DAY_MS, self.zone) },
             price_version: PriceVersion::new("prices-1"),
             admitted_at_ms: self.at_ms,
             due_ms: self.at_ms.saturating_add(self.lease_ms),
@@ -252,6 +257,17 @@ pub struct RandomRun {
     pub limits: Vec<Limit>,
     now_ms: i64,
     requests: Vec<(Request, AttemptNumber)>,
+    live: Option<Live>,
+}
+
+/// How a run differs whose clock is a store's own, so that time passes by itself.
+#[derive(Debug, Clone)]
+struct Live {
+    tenant: TenantId,
+    first_n: u64,
+    lease_ms: i64,
+    scale: i64,
+    days_ahead: i64,
 }
 
 const KEYS: [&str; 2] = ["vk-1", "vk-2"];
@@ -266,12 +282,61 @@ impl RandomRun {
         let limits = random_limits(&mut dice);
         // Near the end of a day that is the end of a week too: runs cross both.
         let now_ms = NOON_MS + DAY_MS / 2 - dice.between(0, 900_000);
-        Self { dice, limits, now_ms, requests: Vec::new() }
+        Self { dice, limits, now_ms, requests: Vec::new(), live: None }
+    }
+
+    /// A run of `tenant` against a store with a clock of its own: leases of at most `lease_ms`, every amount and limit
+    /// times `scale`, windows that move on by days, `Idempotency-Key`s, ids that no other `first_n` has.
+    #[must_use]
+    pub fn live(seed: u64, tenant: &TenantId, first_n: u64, lease_ms: i64, scale: i64) -> Self {
+        let mut run = Self::new(seed);
+        for limit in &mut run.limits {
+            let counts_amounts = match limit.measure {
+                Measure::Calendar { unit, .. } | Measure::PerMinute { unit } => unit != Unit::Requests,
+                Measure::Concurrent => false,
+            };
+            if counts_amounts {
+                limit.max = limit.max * scale + run.dice.between(-1, 1);
+            }
+        }
+        run.live = Some(Live { tenant: tenant.clone(), first_n, lease_ms, scale, days_ahead: 0 });
+        run
+    }
+
+    /// The next step of a live run, at the store's time.
+    pub fn step_at(&mut self, now_ms: i64) -> Step {
+        self.now_ms = now_ms;
+        self.step()
+    }
+
+    /// A ledger line for one of the run's reservations, or for one that no store has a record of. Lines come twice and
+    /// out of order.
+    pub fn random_correction(&mut self) -> Correction {
+        let at = usize::try_from(self.dice.below(self.requests.len().min(ALIVE) as u64 + 1)).unwrap_or_default();
+        let known = self.requests.len().checked_sub(at + 1).map(|at| self.requests[at].0.clone());
+        let request = known.unwrap_or_else(|| Request { id: id(u64::MAX >> 2), ..self.random_request() });
+        let created = request.created();
+        let (total, amount) = (self.random_amounts(), self.random_amounts());
+        Correction {
+            reservation: request.id,
+            number: 1 + self.dice.below(2) as AttemptNumber,
+            total: Amounts { requests: 1, ..total },
+            amount,
+            counting: created.counting,
+            admitted_at_ms: self.now_ms - self.dice.between(0, 70_000),
+            source: SourcePosition { partition: self.dice.between(0, 1) as i32, offset: self.dice.between(0, 60) },
+        }
     }
 
     #[must_use]
     pub const fn now_ms(&self) -> i64 {
         self.now_ms
+    }
+
+    /// The windows that the next request counts in.
+    #[must_use]
+    pub fn newest_windows(&self) -> [Window; 4] {
+        windows(self.now_ms + self.live.as_ref().map_or(0, |live| live.days_ahead) * DAY_MS, Zone::UTC)
     }
 
     pub fn ids(&self) -> impl Iterator<Item = ReservationId> {
@@ -296,6 +361,10 @@ impl RandomRun {
     }
 
     fn pass_time(&mut self) {
+        if let Some(live) = &mut self.live {
+            live.days_ahead += i64::from(self.dice.chance(1)) * self.dice.between(1, 9);
+            return;
+        }
         self.now_ms += match self.dice.below(100) {
             0..60 => 0,
             60..80 => self.dice.between(1, 900),
@@ -314,11 +383,26 @@ impl RandomRun {
         let limits = self.limits.iter().filter(|limit| scopes.contains(&limit.scope)).cloned().collect();
         let hold = Amounts { requests: 1, ..self.random_amounts() };
         let (at_ms, adjust_on_mismatch) = (self.now_ms, self.dice.chance(50));
-        Request { team, key, model, hold, at_ms, limits, adjust_on_mismatch, ..request(n) }
+        let request = Request { team, key, model, hold, at_ms, limits, adjust_on_mismatch, ..request(n) };
+        let Some(live) = &self.live else { return request };
+        let idempotency = self.dice.chance(30).then(|| IdempotencyRecord {
+            key_hash: [self.dice.below(4) as u8; 32],
+            expires_at_ms: at_ms + self.dice.between(-5, 3 * live.lease_ms),
+        });
+        Request {
+            id: id(live.first_n + n),
+            tenant: live.tenant.clone(),
+            lease_ms: self.dice.between(1, live.lease_ms),
+            days_ahead: live.days_ahead,
+            idempotency,
+            ..request
+        }
     }
 
     pub fn random_amounts(&mut self) -> Amounts {
-        of_attempt(self.dice.between(0, 50), "0") + Amounts::new(0, 0, NanoUsd::from_nanos(self.dice.between(0, 90)))
+        let scale = self.live.as_ref().map_or(1, |live| live.scale);
+        let (tokens, nanos) = (self.dice.between(0, 50) * scale, self.dice.between(0, 90) * scale);
+        Amounts::new(0, tokens, NanoUsd::from_nanos(nanos))
     }
 
     fn random_closing(&mut self) -> Closing {
@@ -350,7 +434,8 @@ impl RandomRun {
             42..45 => Command::FreeSlot,
             45..55 => {
                 let owner = Arc::from(if self.dice.chance(90) { OWNER } else { "eu/gateway-2/1" });
-                Command::Renew { until_ms: now_ms + self.dice.between(-5_000, LEASE_MS), owner }
+                let lease_ms = self.live.as_ref().map_or(LEASE_MS, |live| live.lease_ms);
+                Command::Renew { until_ms: now_ms + self.dice.between(-lease_ms / 12, lease_ms), owner }
             }
             55..72 => close_attempt(number, self.random_closing()),
             72..82 => Command::Close,
@@ -360,6 +445,9 @@ impl RandomRun {
             _ => {
                 if self.dice.chance(30) {
                     again.fingerprint = [8; 32];
+                }
+                if self.live.is_some() {
+                    again.at_ms = now_ms;
                 }
                 again.command()
             }

@@ -23,6 +23,12 @@ pub enum QuotaError {
     /// The store cannot be reached. The command may have been applied: run the same command again with the same id.
     #[error("the quota store did not answer: {reason}")]
     Unavailable { reason: String },
+    /// The caller's clock is too far from the store's: its calendar windows may not be the ones in force.
+    #[error("this machine's clock is {by_ms} ms off the quota store's: synchronise both (at most 5000 ms)")]
+    ClockSkewed { by_ms: i64 },
+    /// An amount, or a sum, is beyond what the store counts exactly. Nothing was changed.
+    #[error("{what} is beyond what the quota store counts")]
+    OutOfBounds { what: &'static str },
 }
 
 /// What is counted for one tenant.

@@ -3,13 +3,17 @@
 //! **Owns** the [`QuotaStore`] contract and its backends. The rules are `weir_domain::quota::Book`; a backend decides
 //! only where a book lives and how it is locked. **Must not know** HTTP, providers, the log or the ledger.
 //!
-//! **Start** with [`QuotaStore`], then [`MemoryQuota`].
+//! **Start** with [`QuotaStore`], then [`MemoryQuota`], then `redis` (the feature of that name).
 //!
 //! **Promises kept here**: I2 (never over-admit), I3 (a repeated command is a no-op), I11 (leases end), I15 (a store
 //! that was not validated admits nothing).
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod contract;
 mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 pub use contract::{QuotaError, QuotaStore, TenantReading};
 pub use memory::MemoryQuota;

@@ -5,6 +5,7 @@
 //! conservation (counters = charges + open holds, I12) cannot be broken by a forgotten case.
 
 mod image;
+mod parts;
 
 pub use image::BookImage;
 
@@ -21,10 +22,8 @@ use crate::reservation::{
     Balances, Command, Conflict, Decision, Event, Position, Reservation, ReservationStatus, Reserve, apply, decide,
 };
 
-use super::{
-    Counter, CounterReading, Counting, Denial, DenialReason, Limit, Measure, RateStandings, Scope, ScopeCounters,
-    Subject,
-};
+use super::counters::admits;
+use super::{Counter, CounterReading, Counting, Denial, Limit, RateStandings, Scope, ScopeCounters};
 
 /// How long a book remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,13 +59,28 @@ impl Entry {
         position
     }
 
+    #[must_use]
+    pub const fn new(reservation: Reservation) -> Self {
+        Self { reservation, lapsed: false, confirmed: Vec::new(), leaving: false }
+    }
+
     /// The log offset of the newest line of an attempt.
-    fn confirmed_until(&self, number: AttemptNumber) -> Option<i64> {
+    #[must_use]
+    pub fn confirmed_until(&self, number: AttemptNumber) -> Option<i64> {
         self.confirmed.iter().find(|(confirmed, _)| *confirmed == number).map(|(_, offset)| *offset)
     }
 
+    /// The ledger has a line of the attempt, justified by the event at `offset`.
+    pub fn confirm(&mut self, number: AttemptNumber, offset: i64) {
+        match self.confirmed.iter_mut().find(|(confirmed, _)| *confirmed == number) {
+            Some((_, newest)) => *newest = offset.max(*newest),
+            None => self.confirmed.push((number, offset)),
+        }
+    }
+
     /// Whether nothing can be asked of the record that the ledger does not answer.
-    fn may_go(&self) -> bool {
+    #[must_use]
+    pub fn may_go(&self) -> bool {
         self.reservation.status().is_final()
             && self.reservation.attempts.iter().all(|attempt| {
                 let is_free = attempt.outcome == Some(AttemptOutcome::NotExecuted) && attempt.charge.is_none();
@@ -174,10 +188,8 @@ impl Book {
             return None;
         }
         if self.revoked.contains(&asked.key) {
-            let scope = Scope { subject: Subject::Key(asked.key.clone()), model: None };
-            let limit = Limit { scope, measure: Measure::Concurrent, max: 0 };
-            let denial = Denial { limit, reason: DenialReason::Revoked };
-            return Some(self.reply(id, Decision::Denied(Box::new(denial)), now_ms));
+            let denial = Box::new(Denial::revoked(&asked.key));
+            return Some(self.reply(id, Decision::Denied(denial), now_ms));
         }
         let (holder, expires_at_ms) = asked.idempotency.as_ref().and_then(|r| self.idempotency.get(&r.key_hash))?;
         let entry = self.entries.get(holder)?;
@@ -233,10 +245,7 @@ impl Book {
     /// The ledger has a line of the attempt, justified by the event at `source`.
     pub(crate) fn confirm(&mut self, id: ReservationId, number: AttemptNumber, source: SourcePosition, now_ms: i64) {
         if let Some(entry) = self.entries.get_mut(&id) {
-            match entry.confirmed.iter_mut().find(|(confirmed, _)| *confirmed == number) {
-                Some((_, offset)) => *offset = source.offset.max(*offset),
-                None => entry.confirmed.push((number, source.offset)),
-            }
+            entry.confirm(number, source.offset);
         }
         self.see_off(id, now_ms);
     }
@@ -452,11 +461,6 @@ impl Balances for Book {
         slots: i64,
         now_ms: i64,
     ) -> Result<(), Denial> {
-        let untouched = ScopeCounters::default();
-        for limit in limits {
-            let counters = self.scopes.get(&limit.scope).unwrap_or(&untouched);
-            counters.admits(limit, extra, slots, &counting.windows, now_ms)?;
-        }
-        Ok(())
+        admits(&self.scopes, counting, limits, (extra, slots), now_ms)
     }
 }

@@ -1,14 +1,14 @@
 //! The counters of one scope: calendar windows, the sliding minute, and slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
 use crate::calendar::{Window, WindowKind};
-use crate::money::Amounts;
+use crate::money::{Amounts, NanoUsd};
 use crate::rate::RateWindow;
 
-use super::{Denial, DenialReason, Limit, Measure, Unit};
+use super::{Counting, Denial, DenialReason, Limit, Measure, Scope, Unit};
 
 /// What was charged and is held in one window. A limit looks at the sum (I2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ impl Counter {
 /// One counter as a reader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CounterReading {
-    pub scope: super::Scope,
+    pub scope: Scope,
     pub window: Window,
     pub counter: Counter,
 }
@@ -63,12 +63,36 @@ impl ScopeCounters {
         self.rate.total(now_s)
     }
 
+    /// The sliding minute as it is counted.
+    #[must_use]
+    pub const fn rate(&self) -> &RateWindow {
+        &self.rate
+    }
+
     /// How long until the last minute has nothing of `unit`, if nothing else comes.
     pub(super) fn rate_clears_in_ms(&self, unit: Unit, now_ms: i64) -> i64 {
         match unit {
             Unit::Tokens => self.rate.tokens_retry_after_ms(now_ms, 0, 0),
             Unit::Requests | Unit::Usd => self.rate.requests_retry_after_ms(now_ms, 0, 0),
         }
+    }
+
+    /// Takes over what another store read.
+    pub(super) fn see_total(&mut self, window: Window, unit: Unit, total: i64) {
+        let charged = &mut self.windows.entry(window).or_default().charged;
+        match unit {
+            Unit::Requests => charged.requests = total,
+            Unit::Tokens => charged.tokens = total,
+            Unit::Usd => charged.usd = NanoUsd::from_nanos(total),
+        }
+    }
+
+    pub(super) fn see_rate(&mut self, rate: RateWindow) {
+        self.rate = rate;
+    }
+
+    pub(super) const fn see_slots(&mut self, slots: i64) {
+        self.slots = slots;
     }
 
     pub(super) fn change(&mut self, window: Window, charged: Amounts, held: Amounts, pending: Amounts) {
@@ -152,6 +176,22 @@ impl ScopeCounters {
             }
         }
     }
+}
+
+/// `Ok` when every one of `limits` has room for `extra` (and `slots` more slots), otherwise the first that has not.
+pub(super) fn admits(
+    scopes: &HashMap<Scope, ScopeCounters>,
+    counting: &Counting,
+    limits: &[Limit],
+    (extra, slots): (Amounts, i64),
+    now_ms: i64,
+) -> Result<(), Denial> {
+    let untouched = ScopeCounters::default();
+    for limit in limits {
+        let counters = scopes.get(&limit.scope).unwrap_or(&untouched);
+        counters.admits(limit, extra, slots, &counting.windows, now_ms)?;
+    }
+    Ok(())
 }
 
 /// When a slot frees is unknown; a second is long enough not to hammer and short enough not to idle.

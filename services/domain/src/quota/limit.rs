@@ -5,9 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::calendar::WindowKind;
+use crate::ids::KeyId;
 use crate::money::{Amounts, NanoUsd};
 
-use super::Scope;
+use super::{Scope, Subject};
 
 /// What a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -97,6 +98,15 @@ impl fmt::Display for Limit {
 pub struct Denial {
     pub limit: Limit,
     pub reason: DenialReason,
+}
+
+impl Denial {
+    /// The key is in the revocation set: it may have nothing at the same time.
+    #[must_use]
+    pub fn revoked(key: &KeyId) -> Self {
+        let scope = Scope { subject: Subject::Key(key.clone()), model: None };
+        Self { limit: Limit { scope, measure: Measure::Concurrent, max: 0 }, reason: DenialReason::Revoked }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 mod book;
 mod counters;
 mod limit;
+mod seen;
 mod standing;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod standing_tests;
 pub use book::{Book, BookImage, BookOptions, Correction, Entry, Reply};
 pub use counters::{Counter, CounterReading, ScopeCounters};
 pub use limit::{Denial, DenialReason, Limit, Measure, Unit};
+pub use seen::Seen;
 pub use standing::{RateStanding, RateStandings};
 
 use std::fmt;
