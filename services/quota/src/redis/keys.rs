@@ -94,8 +94,9 @@ pub(super) fn scope_code(scope: &Scope) -> String {
 }
 
 pub(super) fn scope_of(code: &str) -> Option<Scope> {
-    let kind = code.chars().next()?;
-    let rest = &code[1..];
+    let mut letters = code.chars();
+    let kind = letters.next()?;
+    let rest = letters.as_str();
     let (name, model) = if kind.is_ascii_uppercase() {
         let (length, names) = rest.split_once(':')?;
         let (name, model) = names.split_at_checked(length.parse().ok()?)?;
@@ -123,14 +124,15 @@ pub(super) fn window_code(window: Window) -> String {
 }
 
 pub(super) fn window_of(code: &str) -> Option<Window> {
-    let kind = match code.chars().next()? {
+    let mut letters = code.chars();
+    let kind = match letters.next()? {
         'd' => WindowKind::Day,
         'w' => WindowKind::Week,
         'm' => WindowKind::Month,
         't' => WindowKind::Total,
         _ => return None,
     };
-    Some(Window { kind, ordinal: code[1..].parse().ok()? })
+    Some(Window { kind, ordinal: letters.as_str().parse().ok()? })
 }
 
 /// The field that counts what is charged and held of `unit`, together.
@@ -160,6 +162,9 @@ mod tests {
         }
         for window in [Window { kind: WindowKind::Day, ordinal: -3 }, Window::TOTAL] {
             assert_eq!(window_of(&window_code(window)), Some(window));
+        }
+        for other in ["", "ключ", "d", "x1", "d1x"] {
+            assert_eq!((window_of(other), scope_of(&format!("ж{other}"))), (None, None), "{other:?}");
         }
     }
 

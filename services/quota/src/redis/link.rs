@@ -228,6 +228,29 @@ impl fmt::Debug for Link {
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// How long the same call is made again.
+struct Patience {
+    until: Instant,
+    pause: Duration,
+}
+
+impl Patience {
+    fn new(length: Duration) -> Self {
+        Self { until: Instant::now() + length, pause: PAUSE }
+    }
+
+    /// Returns when the call may be made again, or the refusal when it may not.
+    async fn wait_after(&mut self, error: &RedisError) -> Result<(), QuotaError> {
+        if !may_pass(error) || Instant::now() + self.pause > self.until {
+            return Err(unavailable(error));
+        }
+        tracing::debug!(%error, "the quota store is asked again");
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+}
+
 impl Link {
     /// Connects when it is first needed: a process starts while its stores are down.
     pub(super) fn new(options: &RedisOptions) -> Result<Self, RedisOptionsError> {
@@ -263,8 +286,7 @@ impl Link {
 
     pub(super) async fn run(&self, script: Script, call: &Call) -> Result<Answer, QuotaError> {
         let command = call.command("EVALSHA", self.scripts[script as usize].get_hash());
-        let started = Instant::now();
-        let mut pause = PAUSE;
+        let mut patience = Patience::new(self.patience);
         loop {
             let error = match self.send(&command).await {
                 Ok(value) => return Answer::of(value),
@@ -278,18 +300,19 @@ impl Link {
             } else {
                 error
             };
-            if !may_pass(&error) || started.elapsed() + pause > self.patience {
-                return Err(unavailable(&error));
-            }
-            tracing::debug!(?script, error = %error, "the quota store is asked again");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            patience.wait_after(&error).await?;
         }
     }
 
-    /// One command to wherever its key lies.
+    /// One command to wherever its key lies. Only what may run twice.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Found, QuotaError> {
-        self.send(command).await.map(Found::of).map_err(|error| unavailable(&error))
+        let mut patience = Patience::new(self.patience);
+        loop {
+            match self.send(command).await {
+                Ok(value) => return Ok(Found::of(value)),
+                Err(error) => patience.wait_after(&error).await?,
+            }
+        }
     }
 
     /// One command to every master; each answer with the node it came from.

@@ -387,7 +387,7 @@ impl Turn<'_> {
     async fn held(&mut self, reserve: Option<&Reserve>, answer: &Answer) -> Result<Option<Reply>, QuotaError> {
         let holder: [u8; 16] = answer.rest(0).bytes().try_into().map_err(|_| malformed("the holder of a key"))?;
         let holder = ReservationId::from_bytes(holder);
-        let (known, now_ms) = self.store.fetch(self.tenant, holder).await?;
+        let known = self.store.fetch(self.tenant, holder).await?;
         let reserve = reserve.ok_or_else(|| malformed("a reservation"))?;
         let Some(known) = known else {
             self.frees = Some((holder, "-".to_owned()));
@@ -400,7 +400,7 @@ impl Turn<'_> {
         }
         let is_same = known.entry.reservation.created.fingerprint == reserve.created.fingerprint;
         let decision = if is_same { Decision::NoChange(status) } else { Decision::Conflict(Conflict::Fingerprint) };
-        Ok(Some(Reply { reservation: holder, status: Some(status), ..self.reply(decision, now_ms) }))
+        Ok(Some(Reply { reservation: holder, status: Some(status), ..self.reply(decision, answer.now_ms) }))
     }
 
     fn reply(&self, decision: Decision, now_ms: i64) -> Reply {

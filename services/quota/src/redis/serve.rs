@@ -47,7 +47,7 @@ impl QuotaStore for RedisQuota {
     }
 
     async fn find(&self, tenant: &TenantId, id: ReservationId) -> Result<Option<Reservation>, QuotaError> {
-        Ok(self.fetch(tenant, id).await?.0.map(|known| known.entry.reservation))
+        Ok(self.fetch(tenant, id).await?.map(|known| known.entry.reservation))
     }
 
     async fn read(&self, tenant: &TenantId) -> Result<TenantReading, QuotaError> {
@@ -81,17 +81,16 @@ impl QuotaStore for RedisQuota {
 }
 
 impl RedisQuota {
-    /// The record as it is in the store, and the store's clock.
-    pub(super) async fn fetch(&self, tenant: &TenantId, id: ReservationId) -> Result<(Option<Known>, i64), QuotaError> {
+    /// The record as it is in the store.
+    pub(super) async fn fetch(&self, tenant: &TenantId, id: ReservationId) -> Result<Option<Known>, QuotaError> {
         let keys = self.keys(tenant);
         let mut call = Call::with_key(keys.book());
         call.key(keys.record(id));
         let answer = self.run(tenant, Script::Read, &call).await?;
-        let known = match answer.rest(0).bytes() {
-            [] => None,
-            bytes => Some(record::read(tenant, id, bytes)?),
-        };
-        Ok((known, answer.now_ms))
+        match answer.rest(0).bytes() {
+            [] => Ok(None),
+            bytes => record::read(tenant, id, bytes).map(Some),
+        }
     }
 
     /// Every tenant that ever had a book here.

@@ -2,5 +2,8 @@
 #![cfg(test)]
 
 mod cluster;
+mod failover;
+mod faults;
+mod proxy;
 mod single;
 mod support;

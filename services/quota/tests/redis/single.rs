@@ -10,24 +10,19 @@ use weir_domain::money::{Amounts, NanoUsd};
 use weir_domain::quota::{DenialReason, Limit, Measure, Scope, Subject, Unit};
 use weir_domain::reservation::{Command, Decision};
 use weir_domain::testing::{
-    Request, amounts, close_attempt, daily_budget, executed, id, request, runs, start, tenant_limit, usd,
+    Request, amounts, close_attempt, daily_budget, executed, id, runs, start, tenant_limit, usd,
 };
 use weir_quota::conformance::{Model, model};
 use weir_quota::redis::{RedisOptions, RedisQuota};
 use weir_quota::{QuotaError, QuotaStore};
 use weir_runtime::units::HumanDuration;
 
-use crate::support::{Servers, Shared, keys_of, open, quota};
+use crate::support::{Servers, Shared, keys_of, open, quota, request_now};
 
 static REDIS: Shared = Shared::new();
 
 fn servers() -> Option<Arc<Servers>> {
     REDIS.get("single", &[])
-}
-
-/// Request `n` as a client would send it now.
-async fn request_now(quota: &RedisQuota, tenant: &TenantId, n: u64) -> Request {
-    Request { tenant: tenant.clone(), at_ms: quota.now_ms().await.unwrap(), ..request(n) }
 }
 
 #[tokio::test]
@@ -132,6 +127,34 @@ async fn o49_the_last_unit_goes_to_exactly_the_right_number() {
         let held = clients[1].read(&tenant).await.unwrap().held;
         assert_eq!(held.requests, i64::try_from(expected).unwrap(), "{name}");
     }
+}
+
+/// One reservation, the same and contradicting commands at once through three clients: each lost race is decided again.
+#[tokio::test(flavor = "multi_thread")]
+async fn i03_a_race_on_one_reservation_changes_it_once() {
+    let Some(servers) = servers() else { return };
+    let clients: Vec<_> = (0..3).map(|_| Arc::new(servers.quota())).collect();
+    let tenant = open(&clients[0], "one-reservation").await;
+    let request = request_now(&clients[0], &tenant, 1).await;
+    let steps = [
+        vec![request.command()],
+        vec![start(1, request.hold, None), start(1, amounts(0, 1, "0.01"), None)],
+        vec![close_attempt(1, executed(7, "0.01")), close_attempt(1, executed(9, "0.03"))],
+        vec![Command::Close, Command::Release],
+    ];
+    for commands in steps {
+        let mut racing = tokio::task::JoinSet::new();
+        for n in 0..60 {
+            let (quota, tenant) = (Arc::clone(&clients[n % 3]), tenant.clone());
+            let command = commands[n / 3 % commands.len()].clone();
+            racing.spawn(async move { quota.execute(&tenant, id(1), &command).await.unwrap() });
+        }
+        let replies = racing.join_all().await;
+        let changes = replies.iter().filter(|reply| matches!(reply.decision, Decision::Change(_))).count();
+        assert_eq!(changes, 1, "{commands:?}: {replies:?}");
+    }
+    let reading = clients[0].read(&tenant).await.unwrap();
+    assert_eq!((reading.counters[0].counter.charged.requests, reading.held), (1, Amounts::ZERO));
 }
 
 #[tokio::test]

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::Command as Shell;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use sha2::{Digest as _, Sha256};
 use weir_domain::ids::TenantId;
-use weir_domain::quota::{Book, BookOptions};
-use weir_domain::testing::LEASE_MS;
+use weir_domain::quota::{Book, BookOptions, Reply};
+use weir_domain::reservation::{Command, Decision};
+use weir_domain::testing::{LEASE_MS, Request, close_attempt, executed, id, request, start};
+use weir_quota::QuotaStore as _;
 use weir_quota::redis::{RedisOptions, RedisQuota};
 use weir_runtime::entropy::OsEntropy;
 use weir_runtime::units::HumanDuration;
@@ -54,11 +56,21 @@ impl Servers {
         let first_port = free_ports();
         let servers = Self { folder, first_port, is_cluster: layout == "cluster" };
         let owner = std::process::id().to_string();
-        let mut command = Command::new(script());
+        let mut command = Shell::new(script());
         command.args(["start", layout]).arg(servers.folder.path()).arg(first_port.to_string()).env("OWNER", owner);
         let output = command.envs(environment.iter().copied()).output().unwrap();
         assert!(output.status.success(), "redis.sh: {}", String::from_utf8_lossy(&output.stderr));
         Some(servers)
+    }
+
+    pub fn run(&self, what: &str, node: u16) {
+        let output = Shell::new(script()).arg(what).arg(self.folder.path()).arg(node.to_string()).output().unwrap();
+        assert!(output.status.success(), "redis.sh {what}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The data of one node.
+    pub fn data(&self, node: u16) -> PathBuf {
+        self.folder.path().join(node.to_string())
     }
 
     pub fn options(&self) -> RedisOptions {
@@ -83,7 +95,7 @@ impl Servers {
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        drop(Command::new(script()).arg("stop").arg(self.folder.path()).output());
+        drop(Shell::new(script()).arg("stop").arg(self.folder.path()).output());
     }
 }
 
@@ -100,6 +112,22 @@ pub async fn open(quota: &RedisQuota, name: &str) -> TenantId {
     let tenant = TenantId::new(name);
     quota.rebuild(&tenant, &empty(), LEASE_MS).await.unwrap();
     tenant
+}
+
+/// Request `n` of a tenant, as a client would send it now.
+pub async fn request_now(quota: &RedisQuota, tenant: &TenantId, n: u64) -> Request {
+    Request { tenant: tenant.clone(), at_ms: quota.now_ms().await.unwrap(), ..request(n) }
+}
+
+/// Reserves, starts and settles request `n` for a cent; every step must change something.
+pub async fn live(quota: &RedisQuota, tenant: &TenantId, n: u64) {
+    let request = request_now(quota, tenant, n).await;
+    let closing = vec![close_attempt(1, executed(7, "0.01")), Command::Close];
+    for commands in [vec![request.command()], vec![start(1, request.hold, None)], closing] {
+        let replies = quota.execute_all(tenant, id(n), &commands).await.unwrap();
+        let is_change = |reply: &Reply| matches!(reply.decision, Decision::Change(_));
+        assert!(replies.iter().all(is_change), "{n}: {replies:?}");
+    }
 }
 
 fn script() -> PathBuf {
@@ -120,11 +148,16 @@ fn free_ports() -> u16 {
     }
 }
 
+/// What every key of a tenant begins with.
+pub fn tag(tenant: &str) -> String {
+    let digest = Sha256::digest(tenant.as_bytes());
+    format!("weir:{{{}}}:", digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
 /// Every key of a tenant on a single node, without its tag, with its time to live in ms (−1 for none).
 pub async fn keys_of(servers: &Servers, tenant: &str) -> BTreeMap<String, i64> {
     let mut node = servers.node(1).await;
-    let digest = Sha256::digest(tenant.as_bytes());
-    let tag = format!("weir:{{{}}}:", digest[..16].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let tag = tag(tenant);
     let (mut cursor, mut found) = (0_u64, BTreeMap::new());
     loop {
         let mut scan = redis::cmd("SCAN");

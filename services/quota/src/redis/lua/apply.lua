@@ -19,11 +19,6 @@
 --       {held, now, holder} | {skewed, now} | {applied, now} | {beyond, now} | {missing, now} | {fenced, now, was, is}
 --       `seen` has for each limit what was found: a decimal, a number of slots, or {latest s, s, requests, tokens, ...}
 
-local generation, refusal = generation_in_force()
-if not generation then
-    return refusal
-end
-
 local BUCKETS = 61
 local CELLS = { 'r', 't', 'u', 'R', 'T', 'U', 'pr', 'pt', 'pu' }
 -- Decimals of 19 digits come near the end of 64 bits: the sum of two shorter ones does not.
@@ -33,7 +28,39 @@ local WINDOWS_KEPT = 8
 local counted, scopes = tonumber(ARGV[20]), tonumber(ARGV[21])
 local first_limit = 35 + scopes
 local limits = tonumber(ARGV[first_limit])
+
+-- Everything that the step needs of the book is read at once: a call from Lua costs more than what it does.
+local fields, place = {}, {}
+local function wanted(field)
+    fields[#fields + 1] = field
+    place[field] = #fields + 2
+end
+for scope = 1, counted do
+    local name = ARGV[34 + scope]
+    wanted('windows ' .. name)
+    wanted('r t0 ' .. name)
+    wanted('t t0 ' .. name)
+    wanted('u t0 ' .. name)
+end
+for i = 1, limits do
+    local at = first_limit + 4 * i - 3
+    if ARGV[at] == 'c' then
+        wanted(ARGV[at + 2])
+    end
+end
+local revoked = 'revoked ' .. ARGV[14]
+wanted(revoked)
 local source = ARGV[18] ~= '' and 'applied ' .. ARGV[18] or nil
+if source then
+    wanted(source)
+end
+local generation, refusal, known = generation_in_force(fields)
+if not generation then
+    return refusal
+end
+local function in_book(field)
+    return known[place[field]]
+end
 
 local function rate_key(scope)
     return KEYS[3 + 2 * scope]
@@ -42,27 +69,36 @@ local function slots_key(scope)
     return KEYS[4 + 2 * scope]
 end
 
--- Drops the buckets that no minute reaches any more.
+-- Drops the buckets that no minute reaches any more. The latest second of each rate, or false where there is none.
+local latest_of = {}
 local function advance(key)
-    local latest = tonumber(redis.call('HGET', key, 'latest') or now_s)
-    if now_s - BUCKETS >= latest then
+    if latest_of[key] ~= nil then
+        return latest_of[key]
+    end
+    local latest = redis.call('HGET', key, 'latest')
+    latest = latest and tonumber(latest)
+    if latest and now_s - BUCKETS >= latest then
         redis.call('DEL', key)
-    elseif now_s > latest then
-        local fields = {}
+        latest = false
+    elseif latest and now_s > latest then
+        local buckets = {}
         for second = latest - BUCKETS + 1, now_s - BUCKETS do
-            fields[#fields + 1] = 'r' .. second
-            fields[#fields + 1] = 't' .. second
+            buckets[#buckets + 1] = 'r' .. second
+            buckets[#buckets + 1] = 't' .. second
         end
-        local dropped = redis.call('HMGET', key, unpack(fields))
+        local dropped = redis.call('HMGET', key, unpack(buckets))
         for i, amount in ipairs(dropped) do
             if amount then
                 redis.call('HINCRBY', key, i % 2 == 1 and 'r' or 't', negated(amount))
-                redis.call('HDEL', key, fields[i])
+                redis.call('HDEL', key, buckets[i])
             end
         end
-        redis.call('HSET', key, 'latest', now_s)
-        redis.call('PEXPIREAT', key, whole((now_s + BUCKETS) * 1000))
+        latest = now_s
+        redis.call('HSET', key, 'latest', latest)
+        redis.call('PEXPIREAT', key, whole((latest + BUCKETS) * 1000))
     end
+    latest_of[key] = latest
+    return latest
 end
 
 local function rate_of(key, with_buckets)
@@ -70,17 +106,17 @@ local function rate_of(key, with_buckets)
         local sums = redis.call('HMGET', key, 'r', 't')
         return { now_s, now_s, sums[1] or '0', sums[2] or '0' }
     end
-    local latest = tonumber(redis.call('HGET', key, 'latest') or now_s)
-    local fields = {}
+    local latest = latest_of[key] or now_s
+    local buckets = {}
     for second = latest - BUCKETS + 1, latest do
-        fields[#fields + 1] = 'r' .. second
-        fields[#fields + 1] = 't' .. second
+        buckets[#buckets + 1] = 'r' .. second
+        buckets[#buckets + 1] = 't' .. second
     end
-    local amounts = redis.call('HMGET', key, unpack(fields))
+    local amounts = redis.call('HMGET', key, unpack(buckets))
     local found = { latest }
-    for i = 1, #fields, 2 do
+    for i = 1, #buckets, 2 do
         if amounts[i] or amounts[i + 1] then
-            found[#found + 1] = tonumber(string.sub(fields[i], 2))
+            found[#found + 1] = tonumber(string.sub(buckets[i], 2))
             found[#found + 1] = amounts[i] or '0'
             found[#found + 1] = amounts[i + 1] or '0'
         end
@@ -98,7 +134,7 @@ local function seen(is_denied)
             advance(rate_key(scope))
             found[i] = rate_of(rate_key(scope), is_denied or kind == 'R')
         elseif is_denied and kind == 'c' then
-            found[i] = redis.call('HGET', book, ARGV[at + 2]) or '0'
+            found[i] = in_book(ARGV[at + 2]) or '0'
         elseif is_denied and kind == 's' then
             found[i] = redis.call('ZCOUNT', slots_key(scope), '(' .. whole(now_ms), '+inf')
         end
@@ -113,7 +149,7 @@ local function is_full(at)
     elseif most == '!' then
         return true
     elseif kind == 'c' then
-        return above(redis.call('HGET', book, ARGV[at + 2]) or '0', most)
+        return above(in_book(ARGV[at + 2]) or '0', most)
     elseif kind == 's' then
         return redis.call('ZCOUNT', slots_key(scope), '(' .. whole(now_ms), '+inf') > tonumber(most)
     end
@@ -133,7 +169,7 @@ if (version or '-') ~= ARGV[1] then
     return { 'stale', now_ms, version and record or '' }
 end
 if source and not version then
-    local applied = redis.call('HGET', book, source)
+    local applied = in_book(source)
     if applied and not above(ARGV[19], applied) then
         return { 'applied', now_ms }
     end
@@ -141,7 +177,7 @@ end
 if ARGV[12] ~= '' and math.abs(now_ms - tonumber(ARGV[12])) > 5000 then
     return { 'skewed', now_ms }
 end
-if ARGV[14] ~= '' and redis.call('HEXISTS', book, 'revoked ' .. ARGV[14]) == 1 then
+if ARGV[14] ~= '' and in_book(revoked) then
     return { 'revoked', now_ms }
 end
 local idempotency = 5 + 2 * scopes
@@ -172,10 +208,9 @@ for i, cell in ipairs(CELLS) do
 end
 if #changes > 0 then
     for scope = 1, counted do
-        local name = ARGV[34 + scope]
-        local totals = redis.call('HMGET', book, 'r t0 ' .. name, 't t0 ' .. name, 'u t0 ' .. name)
         for i = 1, 3 do
-            if totals[i] and #totals[i] > LONGEST then
+            local total = in_book(CELLS[i] .. ' t0 ' .. ARGV[34 + scope])
+            if total and #total > LONGEST then
                 return { 'beyond', now_ms }
             end
         end
@@ -261,8 +296,8 @@ if #changes > 0 then
     local admitted_s = math.floor(tonumber(admitted) / 1000)
     for scope = 1, counted do
         local name = ARGV[34 + scope]
-        local listed = redis.call('HGET', book, 'windows ' .. name) or ' '
-        local known = listed
+        local before = in_book('windows ' .. name) or ' '
+        local listed = before
         for i = 22, 25 do
             local window = ARGV[i]
             if not string.find(listed, ' ' .. window .. ' ', 1, true) then
@@ -277,7 +312,7 @@ if #changes > 0 then
         if windows > WINDOWS_KEPT then
             listed = pruned(listed, name)
         end
-        if listed ~= known then
+        if listed ~= before then
             redis.call('HSET', book, 'windows ' .. name, listed)
         end
         if ARGV[26] ~= '0' or ARGV[27] ~= '0' then
@@ -292,7 +327,9 @@ if #changes > 0 then
                     redis.call('HINCRBY', key, 't', ARGV[27])
                     redis.call('HINCRBY', key, 't' .. admitted_s, ARGV[27])
                 end
-                if redis.call('HSETNX', key, 'latest', now_s) == 1 then
+                if not latest_of[key] then
+                    latest_of[key] = now_s
+                    redis.call('HSET', key, 'latest', now_s)
                     redis.call('PEXPIREAT', key, whole((now_s + BUCKETS) * 1000))
                 end
             end
@@ -301,7 +338,7 @@ if #changes > 0 then
 end
 
 if source then
-    local applied = redis.call('HGET', book, source)
+    local applied = in_book(source)
     if not applied or above(ARGV[19], applied) then
         redis.call('HSET', book, source, ARGV[19])
     end

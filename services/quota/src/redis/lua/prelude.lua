@@ -18,9 +18,9 @@ local function node_replid()
     return string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
 end
 
--- The generation in force, or nil and the reply that says why there is none.
-local function generation_in_force()
-    local known = redis.call('HMGET', book, 'generation', 'replid')
+-- The generation in force, or nil and the reply that says why there is none; with it, what `fields` of the book hold.
+local function generation_in_force(fields)
+    local known = redis.call('HMGET', book, 'generation', 'replid', unpack(fields or {}))
     if not known[1] then
         return nil, { 'missing', now_ms }
     end
@@ -28,7 +28,7 @@ local function generation_in_force()
     if known[2] ~= replid then
         return nil, { 'fenced', now_ms, known[2], replid }
     end
-    return known[1]
+    return known[1], nil, known
 end
 
 -- Whether the decimal `a` is above the decimal `b`, exactly.
