@@ -244,9 +244,20 @@ fn parse_frame(raw: Bytes) -> Option<Event> {
     Some(Event { raw, data, plain_at: None, name, kind })
 }
 
-/// The shape of nearly every event: one `data: ` line and two LFs.
+/// The shapes of nearly every event: one `data: ` line and two LFs, after one `event: ` line in dialects that name them.
 fn parse_plain(raw: &Bytes) -> Option<Event> {
     const PREFIX: &[u8] = b"data: ";
+    if let Some(named) = raw.strip_prefix(b"event: ") {
+        let name_end = memchr(b'\n', named)?;
+        let body = named[name_end + 1..].strip_prefix(PREFIX)?.strip_suffix(b"\n\n")?;
+        if body.is_empty() || memchr2(b'\r', b'\n', body).is_some() || memchr(b'\r', &named[..name_end]).is_some() {
+            return None;
+        }
+        let name_at = raw.len() - named.len();
+        let name = raw.slice(name_at..name_at + name_end);
+        let data = raw.slice(raw.len() - 2 - body.len()..raw.len() - 2);
+        return Some(Event { raw: raw.clone(), data, plain_at: None, name, kind: EventKind::Data });
+    }
     let body = raw.strip_prefix(PREFIX)?.strip_suffix(b"\n\n")?;
     if body.is_empty() || memchr2(b'\r', b'\n', body).is_some() {
         return None;

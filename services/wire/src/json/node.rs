@@ -18,6 +18,11 @@ impl<'a> Node<'a> {
         Ok(Self { kind: value.kind, raw: value.span.of(bytes) })
     }
 
+    /// An object that was validated before: no second pass.
+    pub(crate) fn validated_object(bytes: &'a [u8]) -> Self {
+        Self { kind: Kind::Object, raw: bytes.trim_ascii() }
+    }
+
     pub(crate) fn is_null(self) -> bool {
         self.kind == Kind::Null
     }
@@ -78,14 +83,20 @@ impl<'a> Node<'a> {
 
     /// The last member of that name, as most parsers would have it.
     pub(crate) fn get(self, name: &str) -> Option<Self> {
-        let mut found = None;
+        let [found] = self.pick([name]);
+        found
+    }
+
+    /// The members of these names, in one pass.
+    pub(crate) fn pick<const N: usize>(self, names: [&str; N]) -> [Option<Self>; N] {
+        let mut found = [None; N];
         let walked = self.members(|key, node| {
-            if key.is(name) {
-                found = Some(node);
+            if let Some(at) = names.iter().position(|name| key.is(name)) {
+                found[at] = Some(node);
             }
             Ok::<(), JsonError>(())
         });
-        walked.ok().and(found)
+        if walked.is_ok() { found } else { [None; N] }
     }
 }
 

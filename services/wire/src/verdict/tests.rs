@@ -128,3 +128,63 @@ fn o39_529_is_overload() {
     assert_eq!((judged.verdict, judged.blame, judged.client_status), (NotExecuted, Blame::Overloaded, 503));
     assert!(judged.may_fail_over);
 }
+
+fn of_anthropic(status: u16, kind: &str, code: Option<&str>) -> Judgement {
+    let details = code.map(|code| format!(r#","details":{{"error_code":"{code}"}}"#)).unwrap_or_default();
+    let body = format!(r#"{{"type":"error","error":{{"type":"{kind}","message":"m"{details}}},"request_id":"req_1"}}"#);
+    let happening = Happening::Status { status, body: body.as_bytes(), retry_after: None };
+    judge(Dialect::AnthropicMessages, ProviderRows::Plain, &happening)
+}
+
+#[test]
+fn o39_o58_error_answers_of_an_anthropic_provider() {
+    use Blame::{Client, Configuration, Overloaded, Provider, QuotaExhausted, RateLimited};
+    for (status, kind, code, verdict, blame, fails_over) in [
+        (400, "invalid_request_error", None, NotExecuted, Client, false),
+        (401, "authentication_error", None, NotExecuted, Configuration, true),
+        (402, "billing_error", None, NotExecuted, QuotaExhausted, true),
+        (404, "not_found_error", None, NotExecuted, Configuration, true),
+        (413, "request_too_large", None, NotExecuted, Client, false),
+        (429, "rate_limit_error", None, NotExecuted, RateLimited, true),
+        (429, "rate_limit_error", Some("ramp_limit_exceeded"), NotExecuted, RateLimited, true),
+        (429, "rate_limit_error", Some("enforced_spend_limit_reached"), NotExecuted, QuotaExhausted, true),
+        (500, "api_error", None, NotExecuted, Provider, true),
+        (504, "timeout_error", None, MayHaveExecuted, Provider, true),
+        (529, "overloaded_error", None, NotExecuted, Overloaded, true),
+    ] {
+        let judged = of_anthropic(status, kind, code);
+        assert_eq!(
+            (judged.verdict, judged.blame, judged.may_fail_over),
+            (verdict, blame, fails_over),
+            "{status} {kind}"
+        );
+    }
+    let full = of_anthropic(529, "overloaded_error", None);
+    assert_eq!((full.status_for(Dialect::OpenAiChat), full.status_for(Dialect::AnthropicMessages)), (503, 529));
+}
+
+#[test]
+fn o39_an_overload_inside_a_200_is_a_529() {
+    let error = InBandError::read(br#"{"type":"overloaded_error","message":"busy"}"#);
+    for (dialect, client, status) in [
+        (Dialect::AnthropicMessages, Dialect::AnthropicMessages, 529),
+        (Dialect::AnthropicMessages, Dialect::OpenAiChat, 503),
+        (Dialect::OpenAiChat, Dialect::OpenAiChat, 503),
+        (Dialect::OpenAiChat, Dialect::AnthropicMessages, 529),
+    ] {
+        let happening = Happening::InBand { error: &error, usage: None, content_seen: false };
+        let judged = judge(dialect, ProviderRows::Plain, &happening);
+        assert_eq!((judged.verdict.clone(), judged.blame), (NotExecuted, Blame::Overloaded));
+        assert_eq!(judged.status_for(client), status, "{dialect} for {client}");
+    }
+}
+
+#[test]
+fn usage_in_an_anthropic_error_is_a_bill() {
+    let body =
+        br#"{"type":"error","error":{"type":"api_error","message":"m"},"usage":{"input_tokens":5,"output_tokens":2}}"#;
+    let happening = Happening::Status { status: 500, body, retry_after: None };
+    let judged = judge(Dialect::AnthropicMessages, ProviderRows::Plain, &happening);
+    let expected = Usage::new([(Meter::InUncached, 5), (Meter::OutVisible, 2)]).unwrap();
+    assert_eq!(judged.verdict, Executed(expected));
+}

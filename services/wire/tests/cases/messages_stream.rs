@@ -121,6 +121,8 @@ fn o08_the_terminal_comes_once() {
         let unended = whole();
         let unended = unended.trim_end();
         assert!(pass_text(AnthropicMessages, client, unended).has_terminal(), "a terminal without its line end");
+        let by_line = [message_start(), "event: message_stop\ndata: {}\n\n".to_owned()].concat();
+        assert!(pass_text(AnthropicMessages, client, &by_line).facts.is_complete, "an event is what its line says");
     }
 }
 

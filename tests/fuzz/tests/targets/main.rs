@@ -3,15 +3,19 @@
 #![cfg(test)]
 
 mod answer;
+mod carried;
 mod events;
 mod growth;
 mod request;
 mod segment;
 mod stream;
+mod translator;
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use serde_json::value::RawValue;
+use weir_fuzz::Random;
 
 /// Words of JSON and of the API, for requests and answers alike.
 const WORDS: &[&[u8]] = &[
@@ -83,6 +87,30 @@ const WORDS: &[&[u8]] = &[
     b"\"tool_calls\":",
     b"\"service_tier\":",
     b"\"prompt_tokens_details\":{\"cached_tokens\":",
+    b"event: content_block_delta",
+    b"\"type\":\"message_start\"",
+    b"\"type\":\"content_block_start\"",
+    b"\"type\":\"content_block_stop\"",
+    b"\"type\":\"message_delta\"",
+    b"\"type\":\"message_stop\"",
+    b"\"type\":\"response.completed\"",
+    b"\"type\":\"tool_use\"",
+    b"\"type\":\"tool_result\"",
+    b"\"type\":\"thinking\"",
+    b"\"type\":\"text\"",
+    b"\"signature\":",
+    b"\"thinking\":",
+    b"\"partial_json\":",
+    b"\"stop_reason\":\"end_turn\"",
+    b"\"input_tokens\":",
+    b"\"output_tokens\":",
+    b"\"input\":{}",
+    b"\"arguments\":\"{}\"",
+    b"\"role\":\"tool\"",
+    b"\"system\":",
+    b"\"cache_control\":",
+    b"\"reasoning_details\":[",
+    b"\"previous_response_id\":",
 ];
 
 /// The members of a JSON object as they were written, by an independent reader. `None` when it reads no object, or when
@@ -101,4 +129,16 @@ fn peak_mib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+/// The input as reads may cut it.
+fn pieces(input: &[u8], random: &mut Random) -> Vec<Bytes> {
+    let mut pieces = Vec::new();
+    let mut rest = input;
+    while !rest.is_empty() {
+        let (piece, after) = rest.split_at(1 + random.below(rest.len().min(64)));
+        pieces.push(Bytes::copy_from_slice(piece));
+        rest = after;
+    }
+    pieces
 }

@@ -6,7 +6,7 @@ use weir_wire::openai::chat::stream::StreamStep;
 use weir_wire::openai::chat::{StreamEditor, StreamReader};
 use weir_wire::sse::{Decoder, Event, EventKind, SseError};
 
-use crate::{WORDS, peak_mib};
+use crate::{WORDS, peak_mib, pieces};
 
 const ALIAS: &str = "the \"alias\"";
 
@@ -55,17 +55,6 @@ fn kind_of(step: &StreamStep) -> u8 {
         StreamStep::Done => 2,
         StreamStep::Garbage(_) => 3,
     }
-}
-
-fn pieces(input: &[u8], random: &mut Random) -> Vec<Bytes> {
-    let mut pieces = Vec::new();
-    let mut rest = input;
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(1 + random.below(rest.len().min(64)));
-        pieces.push(Bytes::copy_from_slice(piece));
-        rest = after;
-    }
-    pieces
 }
 
 fn read(pieces: &[Bytes], max_event_bytes: usize, wants_usage: bool, choices: u32) -> Read {

@@ -40,9 +40,10 @@ impl MessageEditor {
             return;
         }
         self.content_events += u64::from(facts.content);
-        let name = match facts.type_name {
-            Some(span) => Span::new(span.start + 1, span.end.saturating_sub(1)).of(data),
-            None => event.name.as_ref(),
+        let name = match (facts.kind.name(), facts.type_name) {
+            (Some(name), _) => name.as_bytes(),
+            (None, Some(span)) => Span::new(span.start + 1, span.end.saturating_sub(1)).of(data),
+            (None, None) => event.name.as_ref(),
         };
         match (facts.kind, facts.model, facts.message_at) {
             (EventType::MessageStart, Some(span), _) => {

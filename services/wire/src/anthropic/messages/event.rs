@@ -24,6 +24,22 @@ pub enum EventType {
 }
 
 impl EventType {
+    /// The name of a known type.
+    #[must_use]
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::MessageStart => Some("message_start"),
+            Self::BlockStart => Some("content_block_start"),
+            Self::BlockDelta => Some("content_block_delta"),
+            Self::BlockStop => Some("content_block_stop"),
+            Self::MessageDelta => Some("message_delta"),
+            Self::MessageStop => Some("message_stop"),
+            Self::Ping => Some("ping"),
+            Self::Error => Some("error"),
+            Self::Other => None,
+        }
+    }
+
     fn of(name: &[u8]) -> Self {
         match name {
             b"message_start" => Self::MessageStart,
@@ -87,7 +103,7 @@ impl StopReason {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventFacts {
     pub kind: EventType,
-    /// The type's string, with quotes; none when the data has none.
+    /// The type's string, with quotes; none when the data has none, which is then of the type that the event's line names.
     pub type_name: Option<Span>,
     /// Text, thinking, a signature, a tool call or any other block: what a client could show or use.
     pub content: bool,
@@ -113,12 +129,12 @@ struct Part {
 }
 
 impl EventFacts {
-    /// Reads the data of one event.
+    /// Reads the data of one event whose `event:` line says `name`.
     ///
     /// # Errors
     /// The bytes are not one JSON object.
-    pub fn scan(data: &[u8]) -> Result<Self, JsonError> {
-        let mut facts = Self::default();
+    pub fn scan(data: &[u8], name: &[u8]) -> Result<Self, JsonError> {
+        let mut facts = Self { kind: EventType::of(name), ..Self::default() };
         let mut part = None;
         let mut cursor = Cursor::new(data);
         cursor.members(|cursor, key| facts.member(cursor, &key, &mut part))?;
@@ -135,7 +151,7 @@ impl EventFacts {
         match (key.raw(), cursor.peek()?) {
             (b"type", Kind::String) => {
                 let name = cursor.string()?;
-                self.kind = EventType::of(name.raw());
+                self.kind = EventType::of(&name.decoded_bytes());
                 self.type_name = Some(name.span());
             }
             (b"delta" | b"content_block", Kind::Object) => *part = Some(Part::read(cursor)?),

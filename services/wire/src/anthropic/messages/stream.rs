@@ -56,7 +56,7 @@ impl MessageReader {
             EventKind::Data => {}
         }
         let is_error = event.name.as_ref() == b"error";
-        let facts = match EventFacts::scan(&event.data) {
+        let facts = match EventFacts::scan(&event.data, &event.name) {
             Ok(facts) => facts,
             Err(error) if is_error => {
                 let message = format!("the provider sent an error event that is not JSON ({error})");

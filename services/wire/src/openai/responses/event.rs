@@ -111,11 +111,11 @@ impl EventFacts {
         self.class == EventClass::Content
     }
 
-    /// Reads the data of one event.
+    /// Reads the data of one event whose `event:` line says `name`, which is its type where the data has none.
     ///
     /// # Errors
     /// The bytes are not one JSON object.
-    pub fn scan(data: &[u8]) -> Result<Self, JsonError> {
+    pub fn scan(data: &[u8], name: &[u8]) -> Result<Self, JsonError> {
         let mut facts = Self::default();
         let (mut delta_has_text, mut item_type) = (false, None);
         let mut cursor = Cursor::new(data);
@@ -141,21 +141,26 @@ impl EventFacts {
             Ok::<(), JsonError>(())
         })?;
         cursor.end()?;
-        let name = facts.type_name.map(|span| span.of(data)).unwrap_or_default();
-        facts.class = classify(name, delta_has_text, item_type.map(|span| span.of(data)));
+        let name = facts.type_name.map_or(name, |span| inside(span).of(data));
+        facts.class = classify(name, delta_has_text, item_type.map(|span| inside(span).of(data)));
         Ok(facts)
     }
 }
 
-/// By the type's string with its quotes. A function call begins with its item, which names it; texts begin with a delta.
+/// A string without its quotes.
+const fn inside(span: Span) -> Span {
+    Span::new(span.start + 1, span.end.saturating_sub(1))
+}
+
+/// By the type. A function call begins with its item, which names it; texts begin with a delta.
 fn classify(name: &[u8], delta_has_text: bool, item: Option<&[u8]>) -> EventClass {
     match name {
-        b"\"response.created\"" | b"\"response.queued\"" | b"\"response.in_progress\"" => EventClass::Lifecycle,
-        b"\"response.completed\"" | b"\"response.incomplete\"" => EventClass::Terminal,
-        b"\"response.failed\"" => EventClass::Failed,
-        b"\"error\"" => EventClass::Error,
-        b"\"response.output_item.added\"" => match item {
-            Some(b"\"message\"" | b"\"reasoning\"") | None => EventClass::Other,
+        b"response.created" | b"response.queued" | b"response.in_progress" => EventClass::Lifecycle,
+        b"response.completed" | b"response.incomplete" => EventClass::Terminal,
+        b"response.failed" => EventClass::Failed,
+        b"error" => EventClass::Error,
+        b"response.output_item.added" => match item {
+            Some(b"message" | b"reasoning") | None => EventClass::Other,
             Some(_) => EventClass::Content,
         },
         _ if delta_has_text => EventClass::Content,

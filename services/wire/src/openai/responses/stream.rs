@@ -57,7 +57,7 @@ impl ResponseReader {
         if data.trim_ascii() == b"[DONE]" {
             return ResponseStep::Quiet;
         }
-        let facts = match EventFacts::scan(data) {
+        let facts = match EventFacts::scan(data, &event.name) {
             Ok(facts) => facts,
             Err(error) if event.name.as_ref() == b"error" => {
                 let message = format!("the provider sent an error event that is not JSON ({error})");

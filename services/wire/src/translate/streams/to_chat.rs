@@ -83,7 +83,7 @@ impl ChatWriter {
         facts: &EventFacts,
         out: &mut BytesMut,
     ) -> Result<bool, Untranslatable> {
-        let node = Node::of(&event.data)?;
+        let node = Node::validated_object(&event.data);
         let before = self.content_chunks;
         match facts.kind {
             EventType::MessageStart => {
@@ -108,8 +108,9 @@ impl ChatWriter {
     }
 
     fn block_start(&mut self, event: Node<'_>, out: &mut BytesMut) -> Result<(), Untranslatable> {
-        let index = event.get("index").and_then(Node::count).unwrap_or(0);
-        let block = event.get("content_block").ok_or_else(|| Untranslatable::new("content_block", "is missing."))?;
+        let [index, block] = event.pick(["index", "content_block"]);
+        let index = index.and_then(Node::count).unwrap_or(0);
+        let block = block.ok_or_else(|| Untranslatable::new("content_block", "is missing."))?;
         let kind = block.get("type").and_then(Node::text).map(|text| text.decode().into_owned()).unwrap_or_default();
         let kind = match kind.as_str() {
             "text" => {
@@ -156,24 +157,26 @@ impl ChatWriter {
     }
 
     fn block_delta(&mut self, event: Node<'_>, out: &mut BytesMut) -> Result<(), Untranslatable> {
-        let index = event.get("index").and_then(Node::count).unwrap_or(0);
-        let delta = event.get("delta").ok_or_else(|| Untranslatable::new("delta", "is missing."))?;
-        let kind = delta.get("type").and_then(Node::text).map(|text| text.decode().into_owned()).unwrap_or_default();
+        let [index, delta] = event.pick(["index", "delta"]);
+        let index = index.and_then(Node::count).unwrap_or(0);
+        let delta = delta.ok_or_else(|| Untranslatable::new("delta", "is missing."))?;
+        let [kind, text, thinking, signature, partial_json] =
+            delta.pick(["type", "text", "thinking", "signature", "partial_json"]);
         let Some(block) = self.open.as_mut().filter(|block| block.index == index) else {
             return Err(Untranslatable::new("index", "names a block that is not open."));
         };
-        match (kind.as_str(), &mut block.kind) {
-            ("text_delta", BlockKind::Text) => self.text(delta.get("text"), out),
-            ("thinking_delta", BlockKind::Thinking { number }) => {
+        match (kind.map_or(&b""[..], |kind| kind.raw), &mut block.kind) {
+            (b"\"text_delta\"", BlockKind::Text) => self.text(text, out),
+            (b"\"thinking_delta\"", BlockKind::Thinking { number }) => {
                 let number = *number;
-                self.thinking(delta.get("thinking"), number, out);
+                self.thinking(thinking, number, out);
             }
-            ("signature_delta", BlockKind::Thinking { number }) => {
+            (b"\"signature_delta\"", BlockKind::Thinking { number }) => {
                 let number = *number;
-                self.signature(delta.get("signature"), number, out);
+                self.signature(signature, number, out);
             }
-            ("input_json_delta", BlockKind::Tool { number, has_arguments, .. }) => {
-                let fragment = delta.get("partial_json").filter(|node| node.text().is_some() && !node.is_empty());
+            (b"\"input_json_delta\"", BlockKind::Tool { number, has_arguments, .. }) => {
+                let fragment = partial_json.filter(|node| node.text().is_some() && !node.is_empty());
                 let Some(fragment) = fragment else { return Ok(()) };
                 *has_arguments = true;
                 let number = *number;
@@ -182,6 +185,7 @@ impl ChatWriter {
                 });
             }
             (other, _) => {
+                let other: String = String::from_utf8_lossy(other).chars().take(64).collect();
                 return Err(Untranslatable::new(format!("delta.{other}"), "has no counterpart in chat completions."));
             }
         }

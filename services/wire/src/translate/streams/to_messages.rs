@@ -81,17 +81,18 @@ impl MessagesWriter {
     ) -> Result<bool, Untranslatable> {
         let before = self.content_events;
         self.start(event, facts, out);
-        let choices = Node::of(&event.data)?.get("choices");
+        let choices = Node::validated_object(&event.data).get("choices");
         let Some(choices) = choices else { return Ok(false) };
         choices.elements(|_, choice| {
             // One choice was asked for; a usage chunk of some servers has one without an index.
-            if choice.get("index").and_then(Node::count).unwrap_or(0) != 0 {
+            let [index, delta, finish] = choice.pick(["index", "delta", "finish_reason"]);
+            if index.and_then(Node::count).unwrap_or(0) != 0 {
                 return Err(Untranslatable::new("choices", "has more than one choice."));
             }
-            if let Some(delta) = choice.get("delta") {
+            if let Some(delta) = delta {
                 self.delta(delta, out)?;
             }
-            let finish = choice.get("finish_reason").filter(|node| node.kind == Kind::String && !node.is_empty());
+            let finish = finish.filter(|node| node.kind == Kind::String && !node.is_empty());
             if let Some(finish) = finish.filter(|node| node.raw.len() <= MOST_WORD_BYTES) {
                 self.finish = Some(finish.raw.to_vec());
             }
@@ -116,30 +117,42 @@ impl MessagesWriter {
     }
 
     fn delta(&mut self, delta: Node<'_>, out: &mut BytesMut) -> Result<(), Untranslatable> {
-        for name in ["audio", "images", "function_call"] {
-            if delta.get(name).is_some_and(|node| !node.is_null() && !node.is_empty()) {
+        let [content, refusal, reasoning_content, reasoning, details, calls, audio, images, function_call] = delta
+            .pick([
+                "content",
+                "refusal",
+                "reasoning_content",
+                "reasoning",
+                "reasoning_details",
+                "tool_calls",
+                "audio",
+                "images",
+                "function_call",
+            ]);
+        let says = |node: &Node<'_>| !node.is_null() && !node.is_empty();
+        for (name, node) in [("audio", audio), ("images", images), ("function_call", function_call)] {
+            if node.as_ref().is_some_and(says) {
                 return Err(Untranslatable::new(format!("delta.{name}"), "has no counterpart in messages."));
             }
         }
-        let details = delta.get("reasoning_details").filter(|node| node.kind == Kind::Array && !node.is_empty());
-        match details {
+        match details.filter(|node| node.kind == Kind::Array && says(node)) {
             Some(details) => self.reasoning_details(details, out)?,
             None => {
-                let reasoning = |name| delta.get(name).filter(|node| node.kind == Kind::String && !node.is_empty());
-                if let Some(text) = reasoning("reasoning_content").or_else(|| reasoning("reasoning")) {
+                let mut texts = [reasoning_content, reasoning].into_iter().flatten();
+                if let Some(text) = texts.find(|node| node.kind == Kind::String && says(node)) {
                     self.thinking(text, "thinking_delta", "thinking", out);
                 }
             }
         }
-        for (name, is_refusal) in [("content", false), ("refusal", true)] {
-            let Some(text) = delta.get(name).filter(|node| !node.is_null() && !node.is_empty()) else { continue };
+        for (name, text, is_refusal) in [("content", content, false), ("refusal", refusal, true)] {
+            let Some(text) = text.filter(says) else { continue };
             if text.kind != Kind::String {
                 return Err(Untranslatable::new(format!("delta.{name}"), "is no string."));
             }
             self.refused |= is_refusal;
             self.text(text, out);
         }
-        match delta.get("tool_calls") {
+        match calls {
             Some(calls) => calls.elements(|_, call| self.tool_call(call, out)),
             None => Ok(()),
         }
@@ -204,10 +217,10 @@ impl MessagesWriter {
             let text = node.and_then(Node::text).filter(|text| text.raw().len() <= MOST_WORD_BYTES);
             text.map(|text| text.decode().into_owned()).unwrap_or_default()
         };
-        let (index, id) = (call.get("index").and_then(Node::count), word(call.get("id")));
-        let function = call.get("function");
-        let name =
-            function.and_then(|function| function.get("name")).filter(|name| !name.is_null() && !name.is_empty());
+        let [index, id, function] = call.pick(["index", "id", "function"]);
+        let (index, id) = (index.and_then(Node::count), word(id));
+        let [name, arguments] = function.map_or([None; 2], |function| function.pick(["name", "arguments"]));
+        let name = name.filter(|name| !name.is_null() && !name.is_empty());
         let goes_on = match &self.open {
             Some(Block::Tool { index: open, id: of_open }) => {
                 let same_index = index.is_none() || *open == index;
@@ -223,7 +236,6 @@ impl MessagesWriter {
             };
             self.begin_call(index, id, name, out);
         }
-        let arguments = function.and_then(|function| function.get("arguments"));
         let Some(arguments) = arguments.filter(|node| node.kind == Kind::String && !node.is_empty()) else {
             return Ok(());
         };
