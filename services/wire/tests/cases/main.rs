@@ -8,6 +8,8 @@ mod support;
 mod across;
 
 #[cfg(test)]
+mod carried;
+#[cfg(test)]
 mod chat_across;
 #[cfg(test)]
 mod cuts;
