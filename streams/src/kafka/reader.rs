@@ -71,6 +71,8 @@ struct Reader {
 pub(super) struct Cursor {
     place: Place,
     state: Mutex<State>,
+    /// Whether the library was told to pause; held while it is told.
+    is_held: Mutex<bool>,
     arrived: Notify,
     users: AtomicUsize,
     may_skip: bool,
@@ -182,11 +184,8 @@ impl Readers {
         let (records, resumes) = cursor.take(limits);
         if resumes {
             let owner = self.all.lock().iter().find(|reader| reader.owns(cursor)).cloned();
-            if let Some(reader) = owner
-                && let Err(error) = reader.consumer.resume(&list(cursor.place.1, name))
-            {
-                tracing::warn!(%error, "kafka reader cannot resume");
-                cursor.lose();
+            if let Some(reader) = owner {
+                reader.hold(cursor, name);
             }
         }
         records
@@ -235,10 +234,27 @@ impl Reader {
         let partition = u32::try_from(message.partition()).unwrap_or(u32::MAX);
         // A cursor that was swept a moment ago: its records are read again by who wants them.
         let Some(cursor) = self.cursors.lock().get(&(topic, partition)).cloned() else { return };
-        if cursor.push(stored(message, partition))
-            && let Err(error) = self.consumer.pause(&list(partition, message.topic()))
-        {
-            tracing::warn!(%error, "kafka reader cannot pause");
+        if cursor.push(stored(message, partition)) {
+            self.hold(&cursor, message.topic());
+        }
+    }
+
+    /// Pauses or resumes the cursor's partition, whichever it wants at this moment. Who fills and who takes may both
+    /// have changed its mind since, and the library must end up as the last of them.
+    fn hold(&self, cursor: &Cursor, name: &str) {
+        let mut is_held = cursor.is_held.lock();
+        let is_wanted = cursor.state.lock().is_paused;
+        if *is_held == is_wanted {
+            return;
+        }
+        let partition = list(cursor.place.1, name);
+        let held = if is_wanted { self.consumer.pause(&partition) } else { self.consumer.resume(&partition) };
+        match held {
+            Ok(()) => *is_held = is_wanted,
+            Err(error) => {
+                tracing::warn!(%error, is_wanted, "kafka reader cannot pause or resume");
+                cursor.lose();
+            }
         }
     }
 
@@ -328,7 +344,14 @@ impl Cursor {
             is_stale: false,
             last_use: Instant::now(),
         };
-        Self { place, state: Mutex::new(state), arrived: Notify::new(), users: AtomicUsize::new(0), may_skip }
+        Self {
+            place,
+            state: Mutex::new(state),
+            is_held: Mutex::new(false),
+            arrived: Notify::new(),
+            users: AtomicUsize::new(0),
+            may_skip,
+        }
     }
 
     fn in_use(self: &Arc<Self>) -> InUse {

@@ -1,9 +1,5 @@
 //! Consumer groups on a real broker: who follows what, and what happens when that changes.
 
-#![cfg(test)]
-
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +14,7 @@ use weir_streams::consumer::{MemoryParking, Parking, Positions};
 use weir_streams::kafka::{Assignee, Group, KafkaOptions, Work};
 use weir_streams::{Applied, ConsumerOptions, Delivery, Effect, EffectError, EventLog, OnPoison, Subscription, Topic};
 
-use support::{Outcome, batch, broker, is_skipped, open, text};
+use crate::support::{Outcome, batch, broker, is_skipped, open, text};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -1,9 +1,8 @@
 //! Real brokers for a test binary: started once by `deploy/dev/stack/kafka.sh`, gone when the process is.
 
-#![expect(dead_code, reason = "each test binary uses its own part")]
-
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -41,9 +40,11 @@ impl Brokers {
     /// Panics where they do not start: a test without them would prove nothing.
     pub fn start(count: u16) -> Self {
         let folder = tempfile::Builder::new().prefix("weir-kafka-").tempdir().unwrap().keep();
-        // Below the ephemeral ports; another test run may take one in the same moment, so a few are tried.
-        for attempt in 0..20u16 {
-            let port = 20_000 + (u16::try_from(std::process::id() % 250).unwrap() * 40 + attempt * 280) % 10_000;
+        // Below the ephemeral ports, each time others of this process; another process may have them, so a few are tried.
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        for _ in 0..20 {
+            let block = u16::try_from(std::process::id() % 250).unwrap() + 7 * NEXT.fetch_add(1, Ordering::SeqCst);
+            let port = 20_000 + block % 250 * 40;
             let are_free = (1..=count).all(|node| {
                 let of_node = |more: u16| std::net::TcpListener::bind(("127.0.0.1", port + node * 10 + more)).is_ok();
                 of_node(0) && of_node(1)
@@ -82,8 +83,8 @@ impl Brokers {
 
     /// Fresh topics under a prefix of their own.
     pub async fn installation(&self, max_partitions: u32) -> KafkaOptions {
-        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
         let options = KafkaOptions {
             brokers: self.addresses.clone(),
             prefix: format!("t{number}."),

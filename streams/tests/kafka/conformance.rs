@@ -1,11 +1,7 @@
 //! The suites of the event log and of consumers on a real broker.
 //!
 //! The two cases that only the embedded log can promise (offsets that a batch has to itself) hold here too, because one
-//! process appends: what Kafka cannot promise is in `kafka_faults.rs`.
-
-#![cfg(test)]
-
-mod support;
+//! process appends: what Kafka cannot promise is in `faults.rs`.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,7 +13,7 @@ use weir_streams::consumer::{MemoryParking, MemoryPositions, Parking, Positions}
 use weir_streams::kafka::KafkaOptions;
 use weir_streams::{EventLog, kafka::KafkaLog};
 
-use support::broker;
+use crate::support::broker;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
