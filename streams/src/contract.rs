@@ -242,14 +242,14 @@ impl AppendError {
         }
     }
 
-    /// Whether the same batch may be taken by this log a little later.
+    /// Whether the same batch may be taken by this log a little later. After an unknown outcome that leaves a copy at
+    /// worst, which readers count once.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
         match self {
             Self::Busy { .. } => true,
-            Self::Empty | Self::TooManyRecords { .. } | Self::TooLarge { .. } | Self::Closed(_) | Self::Unknown(_) => {
-                false
-            }
+            Self::Unknown(closed) => matches!(closed.cause, CloseCause::Unconfirmed),
+            Self::Empty | Self::TooManyRecords { .. } | Self::TooLarge { .. } | Self::Closed(_) => false,
         }
     }
 }

@@ -104,6 +104,15 @@ struct Member {
     stops: AtomicBool,
 }
 
+/// Ends the group's thread, which leaves in order.
+struct Leaves<'a>(&'a Member);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.stops.store(true, Ordering::Release);
+    }
+}
+
 /// What the library calls from within a poll of the group's thread.
 struct Callbacks {
     changes: async_mpsc::UnboundedSender<Change>,
@@ -215,6 +224,9 @@ impl Group {
     pub async fn run(&self, stop: impl Future<Output = ()> + Send) -> Result<(), GroupError> {
         let Some(mut changes) = self.changes.lock().take() else { return Ok(()) };
         let member = Arc::clone(&self.member);
+        // Whoever drops this future instead of stopping it must not leave a member that holds partitions and does
+        // nothing.
+        let _leaves = Leaves(&self.member);
         let (left, mut has_left) = watch::channel(());
         let thread = thread::Builder::new().name(format!("group-{}", self.name));
         let thread = thread.spawn(move || {
