@@ -9,23 +9,17 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use weir_domain::attempt::AttemptOutcome;
 use weir_domain::fold::Fold;
-use weir_domain::ids::ReservationId;
 use weir_domain::ledger::SourcePosition;
-use weir_domain::money::Amounts;
 use weir_domain::quota::BookOptions;
-use weir_domain::reservation::{Created, Event};
-use weir_domain::usage::UsageSource;
 use weir_ledger::conformance::scene;
+use weir_ledger::conformance::traffic::requests;
 use weir_ledger::{CheckpointOptions, LedgerBuilder, LedgerStore, SqliteLedger, start, subscription};
 use weir_runtime::clock::ManualClock;
-use weir_schemas::reservation_event::{Header, ReservationEvent};
+use weir_schemas::reservation_event::ReservationEvent;
 use weir_streams::consumer::{Delivery, Effect as _};
 use weir_streams::segment::{SegmentLog, SegmentOptions};
-use weir_streams::{Append, Batch, EventLog, Limits, Position, StoredRecord, Topic, Visibility};
+use weir_streams::{Append, EventLog, Limits, Position, StoredRecord, Topic, Visibility};
 
 const ROUNDS: usize = 5;
 const REQUESTS: u64 = 6_400;
@@ -52,7 +46,7 @@ async fn main() -> Result<(), Failure> {
 async fn round() -> Result<Vec<(String, u64)>, Failure> {
     let folder = tempfile::tempdir()?;
     let log = Arc::new(SegmentLog::open(SegmentOptions::new(folder.path().join("log")))?);
-    let appends: Vec<Append> = requests()?.into_iter().map(|batch| log.append(batch)).collect();
+    let appends: Vec<Append> = requests(0, REQUESTS, AT_A_TIME)?.into_iter().map(|batch| log.append(batch)).collect();
     for append in appends {
         append.durable().await?;
     }
@@ -99,68 +93,6 @@ async fn read(log: &SegmentLog) -> Result<Vec<StoredRecord>, Failure> {
         }
         records.extend(more);
     }
-}
-
-/// First batches of [`AT_A_TIME`] requests, then their second ones.
-fn requests() -> Result<Vec<Batch>, Failure> {
-    let mut batches = Vec::new();
-    for first in (0..REQUESTS).step_by(AT_A_TIME) {
-        let lives: Vec<Arc<Created>> = (first..REQUESTS).take(AT_A_TIME).map(|n| Arc::new(created(n))).collect();
-        for created in &lives {
-            batches.push(batch(created, created.admitted_at_ms, begin(created))?);
-        }
-        for created in &lives {
-            batches.push(batch(created, created.admitted_at_ms + 900, end())?);
-        }
-    }
-    Ok(batches)
-}
-
-/// A thousand a second, as a busy gateway has them.
-fn created(n: u64) -> Created {
-    let created = scene::created(n, "acme");
-    let admitted_at_ms = scene::NOON_MS.saturating_add_unsigned(n);
-    let mut id = *created.id.as_bytes();
-    id[..6].copy_from_slice(&admitted_at_ms.to_be_bytes()[2..]);
-    Created { id: ReservationId::from_bytes(id), admitted_at_ms, due_ms: admitted_at_ms + 60_000, ..created }
-}
-
-fn begin(created: &Arc<Created>) -> Vec<Event> {
-    let hold = Amounts { requests: 0, ..created.hold };
-    vec![
-        Event::ReservationCreated(Arc::clone(created)),
-        Event::AttemptStarted { number: 1, hold, target: scene::target() },
-    ]
-}
-
-fn end() -> Vec<Event> {
-    let record = Arc::new(scene::record(100, 82_200_000, UsageSource::Response, ""));
-    let charged = Amounts { requests: 1, ..record.charge };
-    vec![
-        Event::AttemptCorrelated { number: 1, provider_id: "chatcmpl-ABCDEFGHIJKLMNOPQRST".to_owned() },
-        Event::UsageRecorded { number: 1, record },
-        Event::AttemptClosed { number: 1, outcome: AttemptOutcome::Executed },
-        Event::ReservationSettled { charged },
-    ]
-}
-
-fn batch(created: &Created, at_ms: i64, events: Vec<Event>) -> Result<Batch, Failure> {
-    let values = events.into_iter().map(|event| {
-        let header = Header {
-            reservation: created.id,
-            recorded_at_us: at_ms * 1000,
-            region: "eu".into(),
-            tenant: created.tenant.clone(),
-            key: created.key.clone(),
-            snapshot_version: 3,
-            trace_id: None,
-        };
-        let mut frame = Vec::new();
-        ReservationEvent::new(header, event)?.encode(&mut frame)?;
-        Ok(Bytes::from(frame))
-    });
-    let values = values.collect::<Result<Vec<_>, Failure>>()?;
-    Ok(Batch::new(Topic::Reservations, Bytes::copy_from_slice(created.id.as_bytes()), at_ms, values))
 }
 
 /// Nanoseconds of each thread of this process so far, from the scheduler's own account.

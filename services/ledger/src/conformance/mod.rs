@@ -4,6 +4,7 @@
 //! (positions, parking) are checked by the suite of `weir-streams`, on the same store.
 
 pub mod scene;
+pub mod traffic;
 
 use std::error::Error;
 use std::sync::Arc;

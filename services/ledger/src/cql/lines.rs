@@ -26,8 +26,9 @@ use super::stored::{figures, parsed, text};
 const HOUR_BLOCK_BITS: u32 = 16;
 /// The same of `lines_by_key` and `lines_by_model`, whose rows are small.
 const TALLY_BLOCK_BITS: u32 = 20;
-/// Rows of one write: some 40 KB, below what servers warn of (ScyllaDB at 128 KiB).
-const ROWS_PER_WRITE: usize = 32;
+/// Rows of one write, some 90 KB and 40 KB: below what servers warn of (ScyllaDB at 128 KiB).
+const HOUR_ROWS_PER_WRITE: usize = 64;
+const TALLY_ROWS_PER_WRITE: usize = 256;
 const HOURS_PER_DAY: i32 = 24;
 
 /// What every query table says of a line.
@@ -180,9 +181,12 @@ impl CqlLedger {
     pub(super) async fn put_lines(&self, rows: LineRows<'_>) -> Result<(), LedgerError> {
         let LineRows { by_hour, by_key, by_model, directory } = rows;
         let statements = &self.statements;
-        let by_hour = by_hour.values().map(|rows| self.put_together(&statements.lines.put_by_hour, rows));
-        let by_key = by_key.values().map(|rows| self.put_together(&statements.lines.put_by_key, rows));
-        let by_model = by_model.values().map(|rows| self.put_together(&statements.lines.put_by_model, rows));
+        let by_hour =
+            by_hour.values().map(|rows| self.put_together(&statements.lines.put_by_hour, HOUR_ROWS_PER_WRITE, rows));
+        let by_key =
+            by_key.values().map(|rows| self.put_together(&statements.lines.put_by_key, TALLY_ROWS_PER_WRITE, rows));
+        let by_model =
+            by_model.values().map(|rows| self.put_together(&statements.lines.put_by_model, TALLY_ROWS_PER_WRITE, rows));
         let directory = directory.into_iter().map(|entry| self.put_in_directory(entry));
         futures_util::try_join!(
             try_join_all(by_hour),
@@ -193,12 +197,14 @@ impl CqlLedger {
         Ok(())
     }
 
+    /// One write after the other: several at once into one partition only get into each other's way, until they time out.
     async fn put_together<R: scylla::serialize::row::SerializeRow>(
         &self,
         statement: &PreparedStatement,
+        rows_per_write: usize,
         rows: &[R],
     ) -> Result<(), LedgerError> {
-        for rows in rows.chunks(ROWS_PER_WRITE) {
+        for rows in rows.chunks(rows_per_write) {
             self.cql.execute_together(&upserts(statement, rows.len()), rows).await?;
         }
         Ok(())

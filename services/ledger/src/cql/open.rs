@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use futures_util::future::try_join_all;
-use scylla::DeserializeRow;
 use scylla::value::MaybeUnset;
+use scylla::{DeserializeRow, SerializeRow};
 use uuid::Uuid;
 
 use weir_domain::ids::{ReservationId, TenantId};
@@ -31,7 +31,7 @@ use super::stored::{amounts, figures};
 const MINUTE_MS: i64 = 60_000;
 const GRACE_US: i64 = 10 * 60 * 1_000_000;
 /// Rows of one write.
-const ROWS_PER_WRITE: usize = 64;
+const ROWS_PER_WRITE: usize = 128;
 
 /// A list, as `open_reservations` numbers it.
 type List = i8;
@@ -92,12 +92,53 @@ impl<'a> Move<'a> {
         (self.list, self.minute(), self.log_partition)
     }
 
+    fn row(&self) -> PutRow<'_> {
+        let (created, reservation) = (self.created(), &self.change.reservation);
+        let (list, minute, log_partition) = self.place();
+        let (held_requests, held_tokens, held_nusd) = figures(reservation.held());
+        PutRow {
+            list,
+            minute,
+            log_partition,
+            first_due_ms: created.due_ms,
+            reservation: *created.id.uuid(),
+            tenant: created.tenant.as_str(),
+            due_ms: reservation.due_ms,
+            admitted_at_ms: created.admitted_at_ms,
+            status_since_ms: self.status_since_ms(),
+            held_requests,
+            held_tokens,
+            held_nusd,
+            escalated: reservation.escalated,
+            time: self.time,
+        }
+    }
+
     /// When its status came, if this change brought it; otherwise the row keeps what it has.
     fn status_since_ms(&self) -> MaybeUnset<i64> {
         let since_ms = self.change.status_since_ms;
         let is_brought = self.change.events.iter().any(|event| event.recorded_at_ms == since_ms);
         if is_brought { MaybeUnset::Set(since_ms) } else { MaybeUnset::Unset }
     }
+}
+
+#[derive(Debug, SerializeRow)]
+struct PutRow<'a> {
+    list: List,
+    minute: i32,
+    log_partition: i32,
+    first_due_ms: i64,
+    reservation: Uuid,
+    tenant: &'a str,
+    due_ms: i64,
+    admitted_at_ms: i64,
+    status_since_ms: MaybeUnset<i64>,
+    held_requests: i64,
+    held_tokens: i64,
+    held_nusd: i64,
+    escalated: bool,
+    #[scylla(rename = "[timestamp]")]
+    time: i64,
 }
 
 #[derive(Debug, DeserializeRow)]
@@ -125,45 +166,20 @@ impl CqlLedger {
     }
 
     async fn put_open(&self, place: Place, moves: &[Move<'_>]) -> Result<(), LedgerError> {
-        let (list, minute, log_partition) = place;
         for moves in moves.chunks(ROWS_PER_WRITE) {
-            let rows = moves.iter().map(|one| {
-                let (created, reservation) = (one.created(), &one.change.reservation);
-                let (requests, tokens, nanos) = figures(reservation.held());
-                let key = (list, minute, log_partition, created.due_ms, *created.id.uuid());
-                let (since_ms, tenant) = (one.status_since_ms(), created.tenant.as_str());
-                let held = (requests, tokens, nanos);
-                (
-                    key.0,
-                    key.1,
-                    key.2,
-                    key.3,
-                    key.4,
-                    tenant,
-                    reservation.due_ms,
-                    created.admitted_at_ms,
-                    since_ms,
-                    held.0,
-                    held.1,
-                    held.2,
-                    reservation.escalated,
-                    one.time,
-                )
-            });
-            let rows: Vec<_> = rows.collect();
+            let rows: Vec<PutRow<'_>> = moves.iter().map(Move::row).collect();
             self.cql.execute_together(&upserts(&self.statements.open.put_open, rows.len()), &rows[..]).await?;
         }
         self.put_open_minute(place).await
     }
 
     async fn delete_open(&self, moves: &[Move<'_>]) -> Result<(), LedgerError> {
+        let key = |one: &Move<'_>| {
+            let (created, (list, minute, log_partition)) = (one.created(), one.place());
+            (one.time, list, minute, log_partition, created.due_ms, *created.id.uuid())
+        };
         for moves in moves.chunks(ROWS_PER_WRITE) {
-            let rows = moves.iter().map(|one| {
-                let created = one.created();
-                let (list, minute, log_partition) = one.place();
-                (one.time, list, minute, log_partition, created.due_ms, *created.id.uuid())
-            });
-            let rows: Vec<_> = rows.collect();
+            let rows: Vec<_> = moves.iter().map(key).collect();
             self.cql.execute_together(&upserts(&self.statements.open.delete_open, rows.len()), &rows[..]).await?;
         }
         Ok(())

@@ -80,16 +80,23 @@ impl<'a> Written<'a> {
 impl CqlLedger {
     pub(super) async fn post_changes(&self, changes: &[Change]) -> Result<Posted, LedgerError> {
         let written = changes.iter().map(Written::of).collect::<Result<Vec<_>, _>>()?;
+        let (lined, plain): (Vec<_>, Vec<_>) = written.iter().partition(|one| !one.lines.is_empty());
+        // What has no line cannot be refused, so everything about it is written at once.
+        let plain_moves = plain.iter().flat_map(|one| Move::of(one.change)).collect();
+        let plain = try_join_all(plain.iter().map(|one| self.post_reservation(one)));
+        let (posted, _, ()) = futures_util::try_join!(self.post_lined(&lined), plain, self.move_open(plain_moves))?;
+        Ok(posted)
+    }
+
+    /// The query tables come after every line is the one under its key: they never show one that was refused.
+    async fn post_lined(&self, written: &[&Written<'_>]) -> Result<Posted, LedgerError> {
         let posted = try_join_all(written.iter().map(|one| self.post_reservation(one))).await?;
-        // Only now, when every line is the one under its key: a query table never shows one that was refused.
         let mut rows = LineRows::default();
-        let mut moves: Vec<Move<'_>> = Vec::new();
-        for one in &written {
+        for one in written {
             rows.add(one)?;
-            moves.extend(Move::of(one.change));
         }
-        self.put_lines(rows).await?;
-        self.move_open(moves).await?;
+        let moves = written.iter().flat_map(|one| Move::of(one.change)).collect();
+        futures_util::try_join!(self.put_lines(rows), self.move_open(moves))?;
         let sum =
             |sum: Posted, one: &Posted| Posted { lines: sum.lines + one.lines, repeated: sum.repeated + one.repeated };
         Ok(posted.iter().fold(Posted::default(), sum))

@@ -196,7 +196,10 @@ impl Cql {
             };
             match answer {
                 Ok(answer) => return is_applied(answer),
-                Err(error) if is_unknown(&error) && repeat < REPEATS => repeat += 1,
+                // Once one outcome is unknown, an absent server does not make it known either.
+                Err(error) if repeat < REPEATS && (is_unknown(&error) || (repeat > 0 && is_absent(&error))) => {
+                    repeat += 1;
+                }
                 Err(error) => return Err(unavailable(error)),
             }
             // Two writers that collided must not collide again: the session's random id spreads their pauses.
@@ -252,6 +255,11 @@ fn is_unknown(error: &ExecutionError) -> bool {
                     )
             )
     )
+}
+
+/// Whether nobody was there to be asked.
+const fn is_absent(error: &ExecutionError) -> bool {
+    matches!(error, ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan)
 }
 
 /// A server that did not do it. Also what nobody's patience mends (a table that is missing, a statement that is

@@ -156,3 +156,7 @@ pub(super) fn parsed<T: DeserializeOwned>(what: &'static str, text: &str) -> Res
 pub(super) fn damaged(what: &'static str, reason: &dyn ToString) -> LedgerError {
     LedgerError::Damaged { what, reason: reason.to_string() }
 }
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;

@@ -5,5 +5,9 @@
 
 #![cfg(test)]
 
+mod builder;
 mod conformance;
+mod faults;
+mod migrations;
+mod proxy;
 mod support;

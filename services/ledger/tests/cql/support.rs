@@ -46,7 +46,7 @@ pub async fn turn() -> Result<Turn, Failure> {
 /// One node, started once.
 pub struct Server {
     data: PathBuf,
-    address: String,
+    pub address: String,
 }
 
 impl Server {
@@ -71,6 +71,13 @@ impl Server {
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "cassandra.sh {arguments:?}: {told}");
         String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// `STOP` or `CONT`, to the server alone.
+    pub fn signal(&self, name: &str) {
+        let pid = std::fs::read_to_string(self.data.join("1/pid")).unwrap();
+        let status = Command::new("kill").args(["-s", name, pid.trim()]).status().unwrap();
+        assert!(status.success(), "kill -s {name} {pid}");
     }
 
     pub fn options(&self) -> CqlOptions {
