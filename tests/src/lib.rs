@@ -27,6 +27,8 @@ pub mod rest;
 pub mod bill;
 pub mod random;
 
+pub mod protocol;
+
 pub mod crash;
 pub mod failpoints;
 

@@ -13,6 +13,7 @@ use weir_domain::breaker::{CallOutcome, FailureCause, Permit};
 use weir_domain::ids::DeploymentId;
 use weir_domain::money::Amounts;
 use weir_domain::outcome::Outcome;
+use weir_domain::quota::Reply;
 use weir_domain::registry::Deployment;
 use weir_domain::reservation::{Closing, Command, Decision, Refusal as CommandRefusal, UsageRecord};
 use weir_domain::usage::UsageSource;
@@ -26,7 +27,7 @@ use crate::client::Client;
 use crate::deliver::{OpenedStream, elapsed_ms};
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
-use crate::record::Record;
+use crate::record::{CloseError, Record};
 use crate::respond::{LimitRefusal, Refusal, Unavailable, X_WEIR_ATTEMPTS, X_WEIR_DEPLOYMENT, insert};
 use crate::route::route;
 use crate::server::Inner;
@@ -158,7 +159,11 @@ impl Execution<'_> {
         let number = self.record.next_attempt();
         let hold = self.estimate.of(&deployment.id).ok_or(Unavailable::Internal)?.hold;
         if let Some((previous, closing)) = trail.open.take() {
-            self.command(Command::CloseAttempt { number: previous, closing }).await?;
+            let closed = self.record.close_attempt(previous, closing).await;
+            accepted(closed.map_err(|error| match error {
+                CloseError::Log(_) => Unavailable::Log,
+                CloseError::Store(_) => Unavailable::Quota,
+            })?)?;
         }
         let free = self.record.state().map_or(Amounts::ZERO, |state| state.free);
         if !hold.beyond(free).is_zero() {
@@ -184,13 +189,7 @@ impl Execution<'_> {
     }
 
     async fn command(&mut self, command: Command) -> Result<(), Refusal> {
-        let reply = self.record.command(command).await.map_err(|_| Unavailable::Quota)?;
-        match reply.decision {
-            Decision::Change(_) | Decision::NoChange(_) => Ok(()),
-            Decision::Denied(_) | Decision::Refused(CommandRefusal::NotCovered) => Err(LimitRefusal::NotCovered.into()),
-            // The reconciler was first: stop before the provider.
-            Decision::Refused(_) | Decision::Conflict(_) => Err(Unavailable::Internal.into()),
-        }
+        accepted(self.record.command(command).await.map_err(|_| Unavailable::Quota)?)
     }
 
     fn succeeded(&self, deployment: &Deployment, permit: Permit, started: Instant) {
@@ -298,6 +297,15 @@ impl Execution<'_> {
             insert(&mut headers, X_WEIR_DEPLOYMENT, deployment.as_str());
         }
         headers
+    }
+}
+
+fn accepted(reply: Reply) -> Result<(), Refusal> {
+    match reply.decision {
+        Decision::Change(_) | Decision::NoChange(_) => Ok(()),
+        Decision::Denied(_) | Decision::Refused(CommandRefusal::NotCovered) => Err(LimitRefusal::NotCovered.into()),
+        // The reconciler was first: stop before the provider.
+        Decision::Refused(_) | Decision::Conflict(_) => Err(Unavailable::Internal.into()),
     }
 }
 

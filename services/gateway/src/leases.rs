@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use weir_domain::ids::ReservationId;
-use weir_domain::reservation::{Command, Decision, decide};
+use weir_domain::reservation::{Command, Decision, Event, PendCause, decide};
 
 use crate::record::{Identity, NoBalances, batch};
 use crate::server::Inner;
@@ -23,6 +23,8 @@ struct Held {
     identity: Identity,
     /// The end of the lease as this process last set it, ms.
     until_ms: i64,
+    /// Pendings by expiry and the resumptions that answered them, in the order of the log.
+    resumed: Vec<Event>,
 }
 
 /// Ends the renewals of one reservation when dropped.
@@ -40,7 +42,11 @@ impl Drop for Lease {
 
 impl Leases {
     pub(crate) fn hold(gateway: &Arc<Inner>, identity: &Identity) -> Lease {
-        let held = Held { identity: identity.clone(), until_ms: gateway.clock.now_ms() + gateway.lease_ms() };
+        let held = Held {
+            identity: identity.clone(),
+            until_ms: gateway.clock.now_ms() + gateway.lease_ms(),
+            resumed: Vec::new(),
+        };
         gateway.leases.0.lock().insert(identity.id, held);
         Lease { gateway: Arc::clone(gateway), id: identity.id }
     }
@@ -49,6 +55,19 @@ impl Leases {
         if let Some(held) = self.0.lock().get_mut(&id) {
             held.until_ms = until_ms;
         }
+    }
+
+    fn note_resumption(&self, id: ReservationId, ordinal: u16, resumption: Event) {
+        if let Some(held) = self.0.lock().get_mut(&id) {
+            let pending = Event::ReservationPending { cause: PendCause::Expired, ordinal: ordinal.saturating_sub(1) };
+            held.resumed.extend([pending, resumption]);
+        }
+    }
+
+    /// What happened to the reservation beside its request: the request's own state must hear of it before it closes,
+    /// or the log would take its closing for a copy of the pending that was taken back.
+    pub(crate) fn resumed(&self, id: ReservationId) -> Vec<Event> {
+        self.0.lock().get(&id).map(|held| held.resumed.clone()).unwrap_or_default()
     }
 
     /// How many requests run.
@@ -105,6 +124,11 @@ async fn tell_resumption(gateway: &Inner, identity: &Identity, now_ms: i64) {
         return;
     }
     tracing::warn!(reservation_id = %identity.id, "lease had ended and is taken back");
+    for event in &events {
+        if let Event::ReservationResumed { ordinal, .. } = event {
+            gateway.leases.note_resumption(identity.id, *ordinal, event.clone());
+        }
+    }
     let append = gateway.log.append(batch(gateway, identity, events.into_iter()));
     if let Err(error) = append.durable().await {
         tracing::error!(reservation_id = %identity.id, %error, "resumption is not on the log");

@@ -88,17 +88,21 @@ impl Record {
 
     /// Runs one command on the store and folds what it changed.
     pub(crate) async fn command(&mut self, command: Command) -> Result<Reply, QuotaError> {
-        let mut tries = 1;
-        let reply = loop {
-            match self.gateway.quota.execute(&self.identity.tenant, self.identity.id, &command).await {
-                Err(QuotaError::Unavailable { .. }) if tries < LOST_REPLY_TRIES => tries += 1,
-                other => break other?,
-            }
-        };
+        let reply = self.ask(&command).await?;
         if let Decision::Change(events) = &reply.decision {
             self.fold(events);
         }
         Ok(reply)
+    }
+
+    async fn ask(&self, command: &Command) -> Result<Reply, QuotaError> {
+        let mut tries = 1;
+        loop {
+            match self.gateway.quota.execute(&self.identity.tenant, self.identity.id, command).await {
+                Err(QuotaError::Unavailable { .. }) if tries < LOST_REPLY_TRIES => tries += 1,
+                other => return other,
+            }
+        }
     }
 
     fn fold(&mut self, events: &[Event]) {
@@ -119,6 +123,20 @@ impl Record {
         Some(self.gateway.log.append(batch))
     }
 
+    /// Ends an attempt that another one follows: written to the log first, then the store (I8). The sweep may be at work
+    /// on the reservation, and what only the store knew would be told to nobody once it has ended there.
+    pub(crate) async fn close_attempt(&mut self, number: AttemptNumber, closing: Closing) -> Result<Reply, CloseError> {
+        let command = Command::CloseAttempt { number, closing };
+        let now_ms = self.gateway.clock.now_ms();
+        if let Decision::Change(events) = decide(self.state.as_ref(), &NoBalances, &command, now_ms) {
+            self.fold(&events);
+        }
+        if let Some(append) = self.append() {
+            append.written().await.map_err(CloseError::Log)?;
+        }
+        self.ask(&command).await.map_err(CloseError::Store)
+    }
+
     /// Ends an attempt and the reservation on every path: the log first, then the store. `closing` is absent when no
     /// attempt is open.
     pub(crate) async fn close(&mut self, closing: Option<(AttemptNumber, Closing)>) -> Result<(), CloseError> {
@@ -127,6 +145,9 @@ impl Record {
             commands.push(Command::CloseAttempt { number, closing });
         }
         commands.push(Command::Close);
+        for event in self.gateway.leases.resumed(self.identity.id) {
+            self.state = apply(self.state.take(), &event);
+        }
         let now_ms = self.gateway.clock.now_ms();
         for command in &commands {
             if let Decision::Change(events) = decide(self.state.as_ref(), &NoBalances, command, now_ms) {

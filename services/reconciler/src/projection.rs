@@ -17,11 +17,13 @@ use weir_domain::ids::ReservationId;
 use weir_domain::ledger::LedgerLine;
 use weir_domain::money::Charge;
 use weir_domain::reconcile::LedgerView;
-use weir_domain::reservation::{Closing, Command, Reservation};
+use weir_domain::reservation::{Closing, Command, Event, PendCause, Reservation, ReservationStatus};
 use weir_ledger::builder::subscription;
 use weir_ledger::contract::{LedgerError, LedgerStore, StoredReservation};
 use weir_streams::consumer::StoreError;
 use weir_streams::{EventLog, ReadError, Topic};
+
+use crate::rehearsal::told_again;
 
 /// How often the builder's position is looked at while waiting: well below the time of one of its batches.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -161,6 +163,40 @@ fn unheard_of_attempt((in_store, on_log): (&Attempt, &Attempt)) -> Vec<Command> 
         commands.push(Command::Tighten { number, hold: on_log.hold });
     }
     commands
+}
+
+/// A lease that its owner took back on the log, and died before it told the store: the store is told, and the lease ends
+/// again in its own time. Only a projection that does not lag can tell it from a pending that is not read yet.
+#[must_use]
+pub fn taken_back(
+    reservation: &Reservation,
+    stored: Option<&StoredReservation>,
+    ledger: &LedgerView,
+) -> Option<Command> {
+    let stored = stored.filter(|_| *ledger != LedgerView::NotYetKnown)?;
+    let is_taken_back = reservation.status() == ReservationStatus::PendingReconciliation
+        && reservation.pended == Some(PendCause::Expired)
+        && stored.status == ReservationStatus::Reserved;
+    let owner = Arc::clone(&reservation.created.owner);
+    is_taken_back.then_some(Command::Renew { until_ms: stored.due_ms, owner })
+}
+
+/// What the record of a pending reservation shows and the log has never heard. A gateway may mark between the look of a
+/// step and its word to the store, which then pends more than the step told the log, and die before its own append.
+#[must_use]
+pub fn untold(reservation: &Reservation, stored: Option<&StoredReservation>, ledger: &LedgerView) -> Vec<Event> {
+    let is_pending = reservation.status() == ReservationStatus::PendingReconciliation;
+    let on_log = |number| stored?.attempts.iter().find(|attempt| attempt.number == number);
+    let is_told = |attempt: &Attempt| {
+        on_log(attempt.number).is_some_and(|known| known.is_known() || known.hold.min(attempt.hold) == known.hold)
+    };
+    if !is_pending || *ledger == LedgerView::NotYetKnown || reservation.attempts.iter().all(is_told) {
+        return Vec::new();
+    }
+    let cause = reservation.pended.unwrap_or(PendCause::Expired);
+    let mut events = told_again(reservation, ledger);
+    events.push(Event::ReservationPending { cause, ordinal: reservation.resumes });
+    events
 }
 
 /// The running total of each attempt: that of its newest line.

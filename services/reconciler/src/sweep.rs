@@ -27,7 +27,7 @@ use crate::metrics::ReconcilerMetrics;
 use crate::moves::{Moves, moves};
 use crate::options::ReconcilerOptions;
 use crate::presence::Presence;
-use crate::projection::{Projection, ProjectionError, Seen, unheard};
+use crate::projection::{Projection, ProjectionError, Seen, taken_back, unheard, untold};
 use crate::rehearsal::after;
 
 /// What a tenant wants after the ceiling.
@@ -242,11 +242,14 @@ impl Sweep {
             false => seen.view(created.id, stored.as_ref()),
         };
         let mut commands = unheard(reservation, stored.as_ref());
+        commands.extend(taken_back(reservation, stored.as_ref(), &view));
         let informed = after(reservation, &commands, now_ms);
         let patience =
             Patience { ceiling_ms: ms(self.options.ceiling.as_ms()), policy: self.policies.policy(&created.tenant) };
         let plan = plan(&informed, &view, patience, now_ms);
-        let Moves { log, store } = moves(&informed, &view, &plan, now_ms);
+        let mut log = untold(&informed, stored.as_ref(), &view);
+        let Moves { log: events, store } = moves(&informed, &view, &plan, now_ms);
+        log.extend(events);
         commands.extend(store);
         failpoint::pass("sweep.before_append").await;
         self.journal.tell(created, log).await?;

@@ -145,6 +145,13 @@ impl Book {
     /// Decides and applies one command. Everything it changes, it changes at once.
     pub fn execute(&mut self, id: ReservationId, command: &Command, now_ms: i64) -> Reply {
         self.advance(now_ms);
+        if let Command::Correct { number, .. } = command
+            && let Some(entry) = self.entries.get(&id)
+            && entry.confirmed_until(*number).is_some()
+        {
+            // Whoever read this total from the ledger may have been overtaken by the corrector, whose word has a place.
+            return self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms);
+        }
         self.execute_now(id, command, now_ms)
     }
 

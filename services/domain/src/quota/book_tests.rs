@@ -328,6 +328,21 @@ fn a_line_that_is_older_than_the_newest_one_is_a_copy() {
     assert_eq!(day(&book, NOON_MS).charged.usd, usd("0.03"));
 }
 
+/// The sweep reads a total from the ledger and tells it later: by then the corrector may have brought a newer one.
+#[test]
+fn i12_a_total_that_was_read_before_the_corrector_came_changes_nothing() {
+    let mut book = Book::default();
+    let hold = of_attempt(1_000, "0.05");
+    change(&mut book, 1, &request(1).command(), NOON_MS);
+    change(&mut book, 1, &start(1, hold, None), NOON_MS);
+    let (read, newer) = (of_attempt(10, "0.01"), of_attempt(11, "0.02"));
+    change(&mut book, 1, &Command::Correct { number: 1, total: read }, NOON_MS);
+    book.correct(&correction_of(1, newer), NOON_MS);
+    let stale = run(&mut book, 1, &Command::Correct { number: 1, total: read }, NOON_MS);
+    assert!(matches!(stale, Decision::NoChange(_)), "{stale:?}");
+    assert_eq!(book.reservation(id(1)).unwrap().charged(), newer);
+}
+
 #[test]
 fn an_adjustment_in_the_moment_its_record_leaves_is_not_lost() {
     let mut book = Book::new(BookOptions { retry_horizon_ms: 1_000 });

@@ -74,7 +74,9 @@ impl Reservation {
             Event::ReservationSettled { .. } | Event::ReservationReleased => self.end(),
             Event::ReservationResumed { ordinal, due_ms } => {
                 let answers_the_last_pending = *ordinal == self.resumes.saturating_add(1);
-                if answers_the_last_pending && self.closed && self.pended == Some(PendCause::Expired) {
+                // What became known meanwhile has ended it for good.
+                let is_pending = self.status() == super::ReservationStatus::PendingReconciliation;
+                if answers_the_last_pending && is_pending && self.pended == Some(PendCause::Expired) {
                     self.closed = false;
                     self.pended = None;
                     self.resumes = *ordinal;
