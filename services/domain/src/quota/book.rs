@@ -78,6 +78,13 @@ impl Entry {
         }
     }
 
+    /// Whether `command` is a total that somebody read from the ledger and the corrector may have overtaken: only the
+    /// corrector's word says where on the log it stands.
+    #[must_use]
+    pub fn is_overtaken(&self, command: &Command) -> bool {
+        matches!(command, Command::Correct { number, .. } if self.confirmed_until(*number).is_some())
+    }
+
     /// Whether nothing can be asked of the record that the ledger does not answer.
     #[must_use]
     pub fn may_go(&self) -> bool {
@@ -145,11 +152,7 @@ impl Book {
     /// Decides and applies one command. Everything it changes, it changes at once.
     pub fn execute(&mut self, id: ReservationId, command: &Command, now_ms: i64) -> Reply {
         self.advance(now_ms);
-        if let Command::Correct { number, .. } = command
-            && let Some(entry) = self.entries.get(&id)
-            && entry.confirmed_until(*number).is_some()
-        {
-            // Whoever read this total from the ledger may have been overtaken by the corrector, whose word has a place.
+        if let Some(entry) = self.entries.get(&id).filter(|entry| entry.is_overtaken(command)) {
             return self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms);
         }
         self.execute_now(id, command, now_ms)

@@ -269,9 +269,12 @@ fn corrected_entry(entry: &Entry, correction: &Correction) -> (Decision, Option<
     if entry.confirmed_until(number).is_some_and(|offset| offset >= source.offset) {
         return (Decision::NoChange(entry.reservation.status()), None);
     }
-    let plan = Plan::of(Some(entry), &[Command::Correct { number, total }], 0);
+    // A line of an earlier place does not stand in its way.
+    let mut before = entry.clone();
+    before.confirmed.retain(|(confirmed, _)| *confirmed != number);
+    let plan = Plan::of(Some(&before), &[Command::Correct { number, total }], 0);
     let decision = plan.decided.into_iter().next().map(|(decision, _)| decision);
-    let mut after = plan.after.unwrap_or_else(|| entry.clone());
+    let mut after = plan.after.unwrap_or(before);
     after.confirm(number, source.offset);
     after.leaving = after.may_go();
     (decision.unwrap_or(Decision::NoChange(entry.reservation.status())), Some(after))

@@ -54,7 +54,10 @@ impl Plan {
             let is_pend = matches!(command, Command::Pend { .. });
             let now_ms = if is_pend { i64::MAX } else { now_ms };
             let state = plan.after.as_ref().map(|entry| &entry.reservation);
-            let decision = decide(state, &probe, command, now_ms);
+            let decision = match plan.after.as_ref().filter(|entry| entry.is_overtaken(command)) {
+                Some(entry) => Decision::NoChange(entry.reservation.status()),
+                None => decide(state, &probe, command, now_ms),
+            };
             let asked = probe.asked.get();
             let stands_alone = is_pend || matches!(command, Command::Reserve(_));
             if !plan.decided.is_empty() && (stands_alone || asked.is_some()) {
