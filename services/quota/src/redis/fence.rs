@@ -5,6 +5,7 @@
 //! replication id. Every script looks at both before anything else, so nobody has to notice a failover in time. What
 //! follows is a rebuild from the log, tenant by tenant, or, where it is known that nothing was lost, a validation.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -232,6 +233,7 @@ impl Filling<'_> {
 
     async fn records(&mut self, book: &Book, generation: &str, now_ms: i64) -> Result<usize, QuotaError> {
         let mut written = 0;
+        let mut longest_leases = BTreeMap::new();
         for (id, entry) in book.entries() {
             let version = self.store.operation();
             let mut entry = Entry { leaving: entry.may_go(), ..entry.clone() };
@@ -257,11 +259,14 @@ impl Filling<'_> {
                 for scope in reservation.created.counting.scopes.iter() {
                     let key = self.keys.slots(&scope_code(scope));
                     self.put("ZADD", key.clone(), vec![text(due), member.clone()]).await?;
-                    self.put("PEXPIREAT", key.clone(), vec![text(due), b"NX".to_vec()]).await?;
-                    self.put("PEXPIREAT", key, vec![text(due), b"GT".to_vec()]).await?;
+                    let longest = longest_leases.entry(key).or_insert(due);
+                    *longest = due.max(*longest);
                 }
             }
             written += 1;
+        }
+        for (slots, due) in longest_leases {
+            self.put("PEXPIREAT", slots, vec![text(due)]).await?;
         }
         Ok(written)
     }

@@ -208,7 +208,6 @@ async fn o54_nothing_lives_for_ever_without_being_listed() {
         let patience = Duration::from_micros(n * 7919 % 1_500);
         drop(tokio::time::timeout(patience, life).await);
     }
-    tokio::time::sleep(Duration::from_millis(50)).await;
     end_all(&quota, &tenant).await;
     let left = keys_of(&servers, "o54").await;
     let lasting: Vec<_> = left.iter().filter(|(_, ttl_ms)| **ttl_ms < 0).map(|(key, _)| key.as_str()).collect();
@@ -219,21 +218,20 @@ async fn o54_nothing_lives_for_ever_without_being_listed() {
     assert_eq!((reading.held, reading.reserved, reading.pending), (Amounts::ZERO, 0, 0));
 }
 
-/// What the reconciler would do.
+/// What the reconciler would do, until nothing is open.
 async fn end_all(quota: &RedisQuota, tenant: &TenantId) {
-    loop {
-        let due = quota.due(100).await.unwrap();
-        let due: Vec<_> = due.into_iter().filter(|reservation| reservation.created.tenant == *tenant).collect();
-        if due.is_empty() {
-            return;
-        }
-        for reservation in due {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while quota.read(tenant).await.unwrap().reserved > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "open, and never listed");
+        let due = quota.due(usize::MAX >> 1).await.unwrap();
+        for reservation in due.into_iter().filter(|reservation| reservation.created.tenant == *tenant) {
             let end = match reservation.attempts.last() {
                 None => vec![Command::Release],
                 Some(attempt) => vec![close_attempt(attempt.number, executed(1, "0.01")), Command::Close],
             };
             quota.execute_all(tenant, reservation.created.id, &end).await.unwrap();
         }
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
