@@ -110,12 +110,11 @@ stop_all() {
     done
 }
 
+# In a session of its own: whoever kills the owner with its process group must not reach it.
 stop_with_owner() {
     [ -n "${OWNER:-}" ] || return 0
-    (
-        while kill -0 "$OWNER" 2>/dev/null; do sleep 1; done
-        "$here/redis.sh" stop "$1"
-    ) >/dev/null 2>&1 </dev/null &
+    setsid bash -c 'while kill -0 "$1" 2>/dev/null; do sleep 1; done; exec "$2" stop "$3"' guard \
+        "$OWNER" "$here/redis.sh" "$1" >/dev/null 2>&1 </dev/null &
 }
 
 start() {
