@@ -154,11 +154,11 @@ async fn o55_a_partition_is_given_up_only_when_its_effect_is_finished_or_abandon
 
         let first = Member::join(&options, &log, &store)?;
         until("R3", || store.by_key.lock().contains_key("R3")).await;
-        let (given_up, mut stopping) = (Arc::clone(&first.worker), first.stop.subscribe());
+        let (given_up, group) = (Arc::clone(&first.worker), Arc::clone(&first.group));
         let releases = async {
             if finishes {
                 // While the partition is being given up: the effect that began is awaited.
-                stopping.wait_for(|told| *told).await.unwrap();
+                until("a partition that goes", || group.assigned_partitions().is_empty()).await;
                 hold.notify_one();
             }
         };
