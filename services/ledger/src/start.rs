@@ -91,6 +91,29 @@ pub async fn start(
     })
 }
 
+/// The fold of one partition where its builder stands: what a process goes on from that takes it over. Folds it from its
+/// first record, because a checkpoint is of all partitions.
+///
+/// # Errors
+/// [`StartError`].
+pub async fn partition(
+    log: &dyn EventLog,
+    store: &Arc<dyn LedgerStore>,
+    partition: u32,
+    options: BookOptions,
+) -> Result<Folded, StartError> {
+    let bound = bound(log, store, partition).await?;
+    if bound.start > 0 {
+        return Err(StartError::HistoryGone { partition, start: bound.start });
+    }
+    let projection = Projection::new(Fold::new(options), i64::MIN);
+    let mut folded = Folded { projection, positions: BTreeMap::from([(partition, bound.start)]), replayed_events: 0 };
+    let mut replay = Replay { log, store: &**store, folded: &mut folded };
+    replay.follow(partition, &bound, bound.builder).await?;
+    folded.projection.stored();
+    Ok(folded)
+}
+
 /// Where one partition begins and ends, and where the builder stands.
 struct Bounds {
     start: u64,
@@ -103,13 +126,17 @@ struct Bounds {
 async fn bounds(log: &dyn EventLog, store: &Arc<dyn LedgerStore>) -> Result<BTreeMap<u32, Bounds>, StartError> {
     let mut bounds = BTreeMap::new();
     for partition in 0..log.partitions(Topic::Reservations) {
-        let offsets = log.offsets(Topic::Reservations, partition).await?;
-        let of = subscription(partition);
-        let builder = store.load(&of).await?.unwrap_or(offsets.start);
-        let parked = store.list(&of).await?.into_iter().map(|parked| (parked.key, parked.offset)).collect();
-        bounds.insert(partition, Bounds { start: offsets.start, builder, end: offsets.written, parked });
+        bounds.insert(partition, bound(log, store, partition).await?);
     }
     Ok(bounds)
+}
+
+async fn bound(log: &dyn EventLog, store: &Arc<dyn LedgerStore>, partition: u32) -> Result<Bounds, StartError> {
+    let offsets = log.offsets(Topic::Reservations, partition).await?;
+    let of = subscription(partition);
+    let builder = store.load(&of).await?.unwrap_or(offsets.start);
+    let parked = store.list(&of).await?.into_iter().map(|parked| (parked.key, parked.offset)).collect();
+    Ok(Bounds { start: offsets.start, builder, end: offsets.written, parked })
 }
 
 async fn newest_checkpoint(

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -20,7 +20,7 @@ use weir_domain::money::Amounts;
 use weir_domain::quota::{Book, BookOptions, Counter, CounterReading, Scope};
 use weir_streams::consumer::StoreError;
 use weir_streams::segment::{OpenError, read_folder};
-use weir_streams::{StoredRecord, Topic};
+use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
 
 use crate::builder::subscription;
 use crate::contract::{Change, Count, LedgerError, LedgerStore, StoredReservation, first_difference};
@@ -108,6 +108,8 @@ pub enum Difference {
 pub enum VerifyError {
     #[error("the log cannot be read")]
     Log(#[from] OpenError),
+    #[error("the log cannot be read")]
+    Read(#[from] ReadError),
     #[error("the ledger cannot be read")]
     Store(#[from] LedgerError),
     #[error("the ledger's positions cannot be read")]
@@ -119,6 +121,32 @@ const CHUNK: usize = 8192;
 /// The embedded log has one partition.
 const PARTITION: u32 = 0;
 
+/// Verifies the log by its contract, whatever keeps it: what is built of every partition first, then the rest, so that
+/// what nobody has stored yet is looked for nowhere.
+///
+/// # Errors
+/// [`VerifyError`].
+pub async fn verify_log(
+    log: &dyn EventLog,
+    store: &dyn LedgerStore,
+    options: VerifyOptions<'_>,
+) -> Result<VerifyReport, VerifyError> {
+    let partitions = log.partitions(Topic::Reservations);
+    let mut verifier = Verifier::new(store, partitions, options).await?;
+    let mut ends = Vec::new();
+    for partition in 0..partitions {
+        let offsets = log.offsets(Topic::Reservations, partition).await?;
+        let built_until = verifier.built_until(partition).clamp(offsets.start, offsets.durable);
+        verifier.take_all(log, partition, offsets.start..built_until).await?;
+        verifier.compare_pending().await?;
+        ends.push(built_until..offsets.durable);
+    }
+    for (partition, rest) in (0..).zip(ends) {
+        verifier.take_all(log, partition, rest).await?;
+    }
+    verifier.finish().await
+}
+
 /// Verifies the embedded log in `log_folder`, which may be in use.
 ///
 /// # Errors
@@ -129,7 +157,7 @@ pub async fn verify_folder(
     options: VerifyOptions<'_>,
 ) -> Result<VerifyReport, VerifyError> {
     // The position first: every record before it is in the files by then.
-    let mut verifier = Verifier::new(store, options).await?;
+    let mut verifier = Verifier::new(store, 1, options).await?;
     for frame in read_folder(log_folder, Topic::Reservations)? {
         let frame = frame?;
         for (offset, value) in (frame.base_offset..).zip(frame.values) {
@@ -145,7 +173,7 @@ struct Verifier<'a> {
     options: VerifyOptions<'a>,
     projection: Projection,
     /// Where the builder stood at the beginning.
-    built_until: u64,
+    built_until: Vec<u64>,
     parked: HashMap<Bytes, u64>,
     since_comparison: usize,
     /// The offsets since then.
@@ -155,10 +183,13 @@ struct Verifier<'a> {
 }
 
 impl<'a> Verifier<'a> {
-    async fn new(store: &'a dyn LedgerStore, options: VerifyOptions<'a>) -> Result<Self, VerifyError> {
-        let of = subscription(PARTITION);
-        let built_until = store.load(&of).await?.unwrap_or(0);
-        let parked = store.list(&of).await?.into_iter().map(|parked| (parked.key, parked.offset)).collect();
+    async fn new(store: &'a dyn LedgerStore, partitions: u32, options: VerifyOptions<'a>) -> Result<Self, VerifyError> {
+        let (mut built_until, mut parked) = (Vec::new(), HashMap::new());
+        for partition in 0..partitions {
+            let of = subscription(partition);
+            built_until.push(store.load(&of).await?.unwrap_or(0));
+            parked.extend(store.list(&of).await?.into_iter().map(|parked| (parked.key, parked.offset)));
+        }
         Ok(Self {
             store,
             options,
@@ -172,8 +203,26 @@ impl<'a> Verifier<'a> {
         })
     }
 
+    fn built_until(&self, partition: u32) -> u64 {
+        usize::try_from(partition).ok().and_then(|at| self.built_until.get(at)).copied().unwrap_or(0)
+    }
+
+    async fn take_all(&mut self, log: &dyn EventLog, partition: u32, range: Range<u64>) -> Result<(), VerifyError> {
+        let mut offset = range.start;
+        while offset < range.end {
+            let at = Position { topic: Topic::Reservations, partition, offset };
+            let records = log.read(at, Limits::default(), Visibility::Durable).await?;
+            let Some(last) = records.last() else { break };
+            offset = last.offset + 1;
+            for record in records.into_iter().filter(|record| record.offset < range.end) {
+                self.take(record).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn take(&mut self, record: StoredRecord) -> Result<(), VerifyError> {
-        let is_built = record.offset < self.built_until;
+        let is_built = record.offset < self.built_until(record.partition);
         if self.since_comparison >= CHUNK || !is_built {
             self.compare_pending().await?;
         }
@@ -262,7 +311,10 @@ impl<'a> Verifier<'a> {
     /// Only at rest: a running builder adds rows while this reads.
     async fn compare_count(&mut self) -> Result<(), VerifyError> {
         let stored = self.store.count().await?;
-        let built_until = self.store.load(&subscription(PARTITION)).await?.unwrap_or(0);
+        let mut built_until = Vec::new();
+        for (partition, _) in (0..).zip(&self.built_until) {
+            built_until.push(self.store.load(&subscription(partition)).await?.unwrap_or(0));
+        }
         let (reservations, lines) = (self.report.reservations, self.report.lines);
         let is_equal =
             (stored.reservations, stored.lines, stored.charged) == (reservations, lines, self.report.charged);

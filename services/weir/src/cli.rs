@@ -10,6 +10,7 @@
 //! | 2 | wrong usage or configuration |
 //! | 3 | not found, or the process that is asked does not run |
 
+mod role;
 mod up;
 
 mod catalog;
@@ -19,6 +20,7 @@ mod key;
 
 mod budget;
 mod ledger;
+mod migrate;
 mod pending;
 mod reconcile;
 mod dead_letters;
@@ -78,6 +80,14 @@ pub struct Cli {
 enum Command {
     /// Run all roles in this process.
     Up(up::UpArgs),
+    /// Serve applications, on the configured servers.
+    Gateway(role::RoleArgs),
+    /// Build the ledger from the log, on the configured servers; or, with an act: what was charged.
+    Ledger(ledger::LedgerArgs),
+    /// End what did not end by itself, match reports, correct and rebuild counters, on the configured servers.
+    Reconciler(role::RoleArgs),
+    /// Serve operators and publish the policy, on the configured servers.
+    Control(role::ControlArgs),
     /// Read weir.toml and the environment, and print what would be in force.
     CheckConfig(check_config::CheckConfigArgs),
     /// Tenants, models, limits and prices.
@@ -88,8 +98,6 @@ enum Command {
     Budget(budget::BudgetArgs),
     /// Tell the story of one request: every event, hold, attempt, charge and ledger line.
     Show(show::ShowArgs),
-    /// What was charged.
-    Ledger(ledger::LedgerArgs),
     /// List the reservations that wait for somebody who knows what was used.
     Pending(pending::PendingArgs),
     /// Usage reports.
@@ -100,6 +108,8 @@ enum Command {
     DeadLetters(dead_letters::DeadLettersArgs),
     /// The store of the counters.
     Quota(quota::QuotaArgs),
+    /// Bring the ledger's tables up to date.
+    Migrate(migrate::MigrateArgs),
     /// List the topics: what each is for, how long it is kept, and how far it is written.
     Topics(topics::TopicsArgs),
     /// Print a script that completes commands and options in a shell.
@@ -131,6 +141,11 @@ impl ConfigArgs {
             config.process.data.clone_from(data);
         }
         Ok(config)
+    }
+
+    /// Whether the stores are servers, rather than files of a data folder.
+    fn has_servers(&self) -> Result<bool, Failure> {
+        Ok(self.load()?.check_embedded().is_err())
     }
 
     /// The folder of the process that runs, or ran.
@@ -176,6 +191,9 @@ pub fn main() -> ExitCode {
 fn run(command: Command, output: &Output) -> Result<(), Failure> {
     match command {
         Command::Up(args) => up::run(&args, output),
+        Command::Gateway(args) => role::gateway(&args, output),
+        Command::Reconciler(args) => role::reconciler(&args, output),
+        Command::Control(args) => role::control(&args, output),
         Command::CheckConfig(args) => check_config::run(&args, output),
         Command::Catalog(args) => catalog::run(&args, output),
         Command::Key(args) => key::run(&args, output),
@@ -186,6 +204,7 @@ fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Replay(args) => replay::run(&args, output),
         Command::DeadLetters(args) => dead_letters::run(&args, output),
         Command::Quota(args) => quota::run(&args, output),
+        Command::Migrate(args) => migrate::run(&args, output),
         Command::Topics(args) => topics::run(&args, output),
         Command::Completions(args) => completions::run(&args, output),
         Command::Show(args) => show::run(&args, output),

@@ -8,6 +8,7 @@
 mod check;
 mod load;
 mod places;
+mod stores;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,16 +19,23 @@ use serde::{Deserialize, Serialize};
 
 use weir_domain::quota::BookOptions;
 use weir_gateway::GatewayOptions;
+use weir_ledger::CqlOptions;
 use weir_ledger::checkpoint::CheckpointOptions;
 use weir_providers::UpstreamOptions;
+#[cfg(feature = "redis")]
+use weir_quota::redis::RedisOptions;
 use weir_reconciler::ReconcilerOptions;
 use weir_runtime::listener::ListenerOptions;
 use weir_runtime::secrets::SecretRef;
 use weir_runtime::telemetry;
 use weir_runtime::units::{ByteSize, HumanDuration};
+#[cfg(feature = "kafka")]
+use weir_streams::kafka::KafkaOptions;
 use weir_streams::segment::SegmentOptions;
 
 pub use load::{ConfigError, ConfigProblem, Environment};
+#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+pub use stores::StoresApart;
 
 /// All of `weir.toml`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +63,9 @@ pub struct ProcessOptions {
     pub data: PathBuf,
     /// What this process is called in heartbeats; absent: its role and its number on this machine.
     pub name: Option<String>,
+    /// How long the control plane may be silent before a role apart says that it is not ready, because its policy may be
+    /// too old; absent: for ever.
+    pub policy_max_age: Option<HumanDuration>,
     /// Threads that serve HTTP; absent: one per core.
     pub worker_threads: Option<usize>,
     /// How long the consumers may take at a stop to derive what was appended. What is left is derived at the next start.
@@ -71,6 +82,9 @@ pub struct ListenOptions {
     /// For operators; loopback only, because it speaks plain HTTP.
     #[schemars(with = "String")]
     pub admin: SocketAddr,
+    /// For supervisors and scrapers, of roles that serve nobody else: `weir ledger` and `weir reconciler`.
+    #[schemars(with = "String")]
+    pub probes: SocketAddr,
     /// A PEM chain, leaf first: the gateway then speaks TLS.
     pub certificate_file: Option<PathBuf>,
     /// The certificate's key, PEM.
@@ -99,6 +113,9 @@ pub struct LogOptions {
     pub tail: ByteSize,
     /// What may wait for the disk; beyond it new requests get 503.
     pub queue: ByteSize,
+    /// The log of roles apart; absent: segments in the data folder, as said above.
+    #[cfg(feature = "kafka")]
+    pub kafka: Option<KafkaOptions>,
 }
 
 /// The ledger's builder.
@@ -111,6 +128,8 @@ pub struct LedgerOptions {
     pub checkpoint_every: HumanDuration,
     /// How many stay; more than one, because the newest may turn out to be damaged.
     pub checkpoints_kept: usize,
+    /// The ledger of several machines; absent: a file in the data folder.
+    pub cql: Option<CqlOptions>,
 }
 
 /// The embedded quota store.
@@ -120,6 +139,9 @@ pub struct QuotaOptions {
     /// How long an ended reservation is remembered, so that a repeated command finds it. In one process no reply is
     /// ever lost, so minutes do; an `Idempotency-Key` is remembered for its own life in any case.
     pub retry_horizon: HumanDuration,
+    /// The quota store of several gateways; absent: in the memory of the one process.
+    #[cfg(feature = "redis")]
+    pub redis: Option<RedisOptions>,
 }
 
 /// Where secrets are. What is absent is made once in the data folder, mode 0600.
@@ -139,6 +161,7 @@ impl Default for ProcessOptions {
         Self {
             data: PathBuf::from("weir-data"),
             name: None,
+            policy_max_age: None,
             worker_threads: None,
             settle: HumanDuration::from_secs(10),
         }
@@ -150,6 +173,7 @@ impl Default for ListenOptions {
         Self {
             gateway: SocketAddr::from(([127, 0, 0, 1], 8080)),
             admin: SocketAddr::from(([127, 0, 0, 1], 8081)),
+            probes: SocketAddr::from(([127, 0, 0, 1], 8082)),
             certificate_file: None,
             key_file: None,
         }
@@ -184,7 +208,13 @@ impl Default for LogOptions {
     fn default() -> Self {
         let SegmentOptions { segment_bytes, tail_bytes, queue_bytes, .. } = SegmentOptions::new("");
         let size = |bytes: usize| ByteSize::from_bytes(bytes as u64);
-        Self { segment: ByteSize::from_bytes(segment_bytes), tail: size(tail_bytes), queue: size(queue_bytes) }
+        Self {
+            segment: ByteSize::from_bytes(segment_bytes),
+            tail: size(tail_bytes),
+            queue: size(queue_bytes),
+            #[cfg(feature = "kafka")]
+            kafka: None,
+        }
     }
 }
 
@@ -207,6 +237,7 @@ impl Default for LedgerOptions {
             checkpoint_events: every_events,
             checkpoint_every: HumanDuration::from_ms(u64::try_from(every_ms).unwrap_or(0)),
             checkpoints_kept: keep,
+            cql: None,
         }
     }
 }
@@ -224,7 +255,11 @@ impl LedgerOptions {
 
 impl Default for QuotaOptions {
     fn default() -> Self {
-        Self { retry_horizon: HumanDuration::from_secs(10 * 60) }
+        Self {
+            retry_horizon: HumanDuration::from_secs(10 * 60),
+            #[cfg(feature = "redis")]
+            redis: None,
+        }
     }
 }
 

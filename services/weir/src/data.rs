@@ -76,7 +76,7 @@ impl DataFolder {
     /// [`DataError::Missing`].
     pub fn existing(path: &Path) -> Result<Self, DataError> {
         let folder = Self(path.to_owned());
-        if folder.log().is_dir() { Ok(folder) } else { Err(DataError::Missing { path: path.to_owned() }) }
+        if folder.secrets().is_dir() { Ok(folder) } else { Err(DataError::Missing { path: path.to_owned() }) }
     }
 
     #[must_use]
@@ -129,13 +129,16 @@ impl DataFolder {
 
     /// Takes back what was told. What cannot be removed is only out of date.
     pub fn forget(&self) {
-        for url in Url::ALL {
-            let path = self.0.join(url.file());
-            if let Err(error) = fs::remove_file(&path)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(path = %path.display(), error = %error, "address file not removed");
-            }
+        Url::ALL.into_iter().for_each(|url| self.forget_one(url));
+    }
+
+    /// The same for one address.
+    pub fn forget_one(&self, url: Url) {
+        let path = self.0.join(url.file());
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(path = %path.display(), error = %error, "address file not removed");
         }
     }
 }

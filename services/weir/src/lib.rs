@@ -12,6 +12,8 @@
 //! from the log), I6 (secrets are made once, readable by their owner alone, and printed never).
 
 pub mod up;
+#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+pub mod roles;
 mod process;
 
 pub mod config;

@@ -10,7 +10,7 @@ use weir_reconciler::{corrector, reports};
 use weir_streams::Topic;
 use weir_streams::consumer::{ParkedKey, Parking, Resolution, StoreError, Subscription};
 
-/// The consumers that park, in the order in which they read each other. The embedded log has one partition.
+/// The consumers that park, in the order in which they read each other.
 pub(crate) const CONSUMERS: [(&str, Topic); 3] = [
     (reports::CONSUMER, Topic::UsageReports),
     (weir_ledger::CONSUMER, Topic::Reservations),
@@ -25,12 +25,17 @@ pub(crate) struct Found {
 }
 
 /// Every parked key, by consumer and offset.
-pub(crate) async fn find_all(parking: &dyn Parking) -> Result<Vec<Found>, StoreError> {
+pub(crate) async fn find_all(
+    parking: &dyn Parking,
+    partitions: impl Fn(Topic) -> u32 + Send,
+) -> Result<Vec<Found>, StoreError> {
     let mut found = Vec::new();
     for (consumer, topic) in CONSUMERS {
-        let subscription = Subscription { consumer: consumer.into(), topic, partition: 0 };
-        let keys = parking.list(&subscription).await?;
-        found.extend(keys.into_iter().map(|key| Found { subscription: subscription.clone(), key }));
+        for partition in 0..partitions(topic) {
+            let subscription = Subscription { consumer: consumer.into(), topic, partition };
+            let keys = parking.list(&subscription).await?;
+            found.extend(keys.into_iter().map(|key| Found { subscription: subscription.clone(), key }));
+        }
     }
     Ok(found)
 }

@@ -42,9 +42,10 @@ use weir_runtime::metrics::Metrics;
 use weir_runtime::tasks::Unfinished;
 use weir_runtime::tls::TlsError;
 use weir_streams::segment::OpenError;
+use weir_streams::topics::DEFAULT_PREFIX;
 use weir_stub::{Stub, StubError, StubOptions};
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::data::{DataError, DataFolder, Url};
 use crate::process::{FINISH, Identity, OPERATORS_FINISH, Owners, Running};
 
@@ -86,6 +87,8 @@ impl Start {
 /// Why a process did not start. What had started by then was stopped.
 #[derive(Debug, Error)]
 pub enum StartError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
@@ -158,6 +161,7 @@ impl Ground {
         clock: &SharedClock,
         entropy: &SharedEntropy,
     ) -> Result<Self, StartError> {
+        config.check_embedded()?;
         let data = DataFolder::prepare(&config.process.data)?;
         let log = storage::open_log(config, &data)?;
         let edges = Edges::bind(config)?;
@@ -221,7 +225,13 @@ impl Weir {
         let consumers = Consumers::start(&running, &derived, builder);
         upkeep::start(&running, &storage, &quota, &control, &consumers).await;
         let gateway = admission::gateway(&running, &quota, pepper, upstream);
-        let desk = Desk { control: &control, derived: &derived, events: storage.events(&data), rebuild: memory };
+        let desk = Desk {
+            control: &control,
+            derived: &derived,
+            events: storage.events(&data),
+            rebuild: memory,
+            topic_prefix: DEFAULT_PREFIX,
+        };
         edges.serve(gateway, &running, desk);
         tracing::info!(gateway = addresses.gateway_url, admin = addresses.admin_url, "weir is up");
         Ok(Self { addresses, first_key, control, health, metrics, config, data, storage, consumers, owners, stub })

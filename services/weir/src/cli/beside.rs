@@ -10,16 +10,43 @@ use weir_control::Control;
 use weir_control::store::{ControlStore as _, SqliteControlStore};
 use weir_domain::ids::TenantId;
 use weir_ledger::SqliteLedger;
+use weir_ledger::contract::LedgerStore;
 use weir_runtime::clock::SystemClock;
 use weir_runtime::entropy::{OsEntropy, SharedEntropy};
+use weir_streams::EventLog;
 
 use super::{ConfigArgs, Failure, failure};
 use crate::data::DataFolder;
+use crate::events::EventSource;
 use crate::up;
 
-/// The ledger, for reading.
-pub(super) fn open_ledger(data: &DataFolder) -> Result<SqliteLedger, Failure> {
-    SqliteLedger::open_read_only(&data.ledger()).map_err(|error| Failure::failed(&error))
+/// The configured ledger, for reading.
+pub(super) async fn open_ledger(args: &ConfigArgs) -> Result<Arc<dyn LedgerStore>, Failure> {
+    #[cfg(feature = "cql")]
+    if let Some(options) = &args.load()?.ledger.cql {
+        let opened = weir_ledger::CqlLedger::open(options, SystemClock::shared()).await;
+        return Ok(Arc::new(opened.map_err(|error| Failure::missing(&error))?));
+    }
+    let opened = SqliteLedger::open_read_only(&args.data_folder()?.ledger());
+    Ok(Arc::new(opened.map_err(|error| Failure::failed(&error))?))
+}
+
+/// The log on the brokers; `None` where it is files in the data folder.
+pub(super) async fn open_log(args: &ConfigArgs) -> Result<Option<Arc<dyn EventLog>>, Failure> {
+    #[cfg(feature = "kafka")]
+    if let Some(options) = &args.load()?.log.kafka {
+        let opened = weir_streams::kafka::KafkaLog::open(options).await;
+        return Ok(Some(Arc::new(opened.map_err(|error| Failure::missing(&error))?)));
+    }
+    Ok(None)
+}
+
+/// Where the events of single reservations are read.
+pub(super) async fn open_events(args: &ConfigArgs) -> Result<EventSource, Failure> {
+    match open_log(args).await? {
+        Some(log) => Ok(EventSource::Log(log)),
+        None => Ok(EventSource::Files(args.data_folder()?.log())),
+    }
 }
 
 /// The control plane, where no process runs.
@@ -38,8 +65,12 @@ pub(super) fn tenants(args: &ConfigArgs) -> Result<BTreeMap<String, TenantId>, F
     Ok(state.tenants.into_values().map(|tenant| (tenant.name, tenant.id)).collect())
 }
 
-/// The id of a tenant that was given by name or id.
+/// The id of a tenant that was given by name or id. Names are in the control plane's folder; elsewhere it is an id.
 pub(super) fn tenant_id(args: &ConfigArgs, asked: &str) -> Result<TenantId, Failure> {
+    let is_here = DataFolder::existing(&args.load()?.process.data).is_ok_and(|data| data.control().is_file());
+    if !is_here && args.has_servers()? {
+        return Ok(TenantId::new(asked));
+    }
     let tenants = tenants(args)?;
     let found = tenants.iter().find(|(name, id)| name.as_str() == asked || id.as_str() == asked);
     found.map(|(_, id)| id.clone()).ok_or_else(|| {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use weir_control::ports::Parked;
 
 use super::admin::{Admin, AdminArgs, AnswerableArgs};
-use super::beside::{block_on, open_ledger};
+use super::beside::{block_on, open_ledger, open_log};
 use super::key::text;
 use super::progress::Progress;
 use super::{ConfigArgs, Failure, Output, failure};
@@ -80,9 +80,15 @@ pub(super) fn run(args: &DeadLettersArgs, output: &Output) -> Result<(), Failure
     }
 }
 
+async fn find(args: &ConfigArgs) -> Result<Vec<Found>, Failure> {
+    let (ledger, log) = (open_ledger(args).await?, open_log(args).await?);
+    // The embedded log has one partition.
+    let partitions = |topic| log.as_ref().map_or(1, |log| log.partitions(topic));
+    parked::find_all(&*ledger, partitions).await.map_err(|error| Failure::failed(&error))
+}
+
 fn list(args: &ListArgs, output: &Output) -> Result<(), Failure> {
-    let ledger = open_ledger(&args.config.data_folder()?)?;
-    let found = block_on(parked::find_all(&ledger))?.map_err(|error| Failure::failed(&error))?;
+    let found = block_on(find(&args.config))??;
     let parked: Vec<Parked> = found.iter().map(Found::shown).collect();
     if output.is_json {
         return output.line(&json!({ "parked": parked }).to_string());

@@ -1,4 +1,4 @@
-//! `weir ledger export`.
+//! `weir ledger export`, and `weir ledger`, the role.
 
 use std::io::{self, BufWriter, Write as _};
 
@@ -10,12 +10,17 @@ use weir_ledger::export::{ExportError, ExportFormat, ExportRange, export};
 use super::beside::{block_on, open_ledger, tenant_id};
 use super::key::instant;
 use super::progress::Progress;
+use super::role::{self, RoleArgs};
 use super::{ConfigArgs, Failure, Output};
 
+/// With an act it reads the ledger, without one it is the role that builds it.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct LedgerArgs {
     #[command(subcommand)]
-    act: Act,
+    act: Option<Act>,
+    #[command(flatten)]
+    role: RoleArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -48,8 +53,7 @@ enum Format {
 }
 
 pub(super) fn run(args: &LedgerArgs, output: &Output) -> Result<(), Failure> {
-    let Act::Export(args) = &args.act;
-    let data = args.config.data_folder()?;
+    let Some(Act::Export(args)) = &args.act else { return role::ledger(&args.role, output) };
     let range = ExportRange {
         tenant: tenant_id(&args.config, &args.tenant)?,
         from_ms: args.from.map_or(i64::MIN, |from| from.0),
@@ -59,10 +63,12 @@ pub(super) fn run(args: &LedgerArgs, output: &Output) -> Result<(), Failure> {
         (Format::Csv, false) => ExportFormat::Csv,
         (Format::Jsonl, _) | (_, true) => ExportFormat::JsonLines,
     };
-    let ledger = open_ledger(&data)?;
     let mut out = BufWriter::new(io::stdout());
     let progress = Progress::beside_results("writing lines");
-    let written = block_on(export(&ledger, &range, format, &mut out))?;
+    let written = block_on(async {
+        let ledger = open_ledger(&args.config).await?;
+        Ok::<_, Failure>(export(&*ledger, &range, format, &mut out).await)
+    })??;
     let written = written.and_then(|exported| Ok(out.flush().map(|()| exported)?));
     drop(progress);
     match written {

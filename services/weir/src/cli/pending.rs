@@ -3,9 +3,10 @@
 use clap::Args;
 use serde_json::json;
 
+use weir_domain::ids::TenantId;
 use weir_domain::money::Amounts;
 use weir_domain::price::EffectiveMs;
-use weir_ledger::contract::{LedgerStore as _, OpenPage, OpenReservation, OpenStatus};
+use weir_ledger::contract::{OpenPage, OpenReservation, OpenStatus};
 use weir_runtime::clock::{Clock as _, SystemClock};
 
 use super::beside::{block_on, open_ledger, tenant_id};
@@ -27,22 +28,8 @@ pub(super) struct PendingArgs {
 const PAGE: usize = 4096;
 
 pub(super) fn run(args: &PendingArgs, output: &Output) -> Result<(), Failure> {
-    let data = args.config.data_folder()?;
     let tenant = args.tenant.as_ref().map(|tenant| tenant_id(&args.config, tenant)).transpose()?;
-    let ledger = open_ledger(&data)?;
-    let mut page = OpenPage { status: OpenStatus::PendingReconciliation, tenant, after: None, most: PAGE };
-    let (mut listed, mut count, mut held) = (Vec::new(), 0_usize, Amounts::ZERO);
-    loop {
-        let found = block_on(ledger.open(page.clone()))?.map_err(|error| Failure::failed(&error))?;
-        count += found.len();
-        held = found.iter().fold(held, |sum, one| sum + one.held);
-        page.after = found.last().map(|last| (last.due_ms, last.id));
-        let is_last = found.len() < PAGE;
-        listed.extend(found.into_iter().take(args.most.saturating_sub(listed.len())));
-        if is_last {
-            break;
-        }
-    }
+    let (listed, count, held) = block_on(list(args, tenant))??;
     if output.is_json {
         let listed: Vec<_> = listed.iter().map(shown).collect();
         return output.line(&json!({ "count": count, "held": held, "pending": listed }).to_string());
@@ -54,6 +41,24 @@ pub(super) fn run(args: &PendingArgs, output: &Output) -> Result<(), Failure> {
         output.line(&format!("{id}  {tenant}  pending for {age}, holds {held}{flag}"))?;
     }
     output.line(&format!("{count} pending, holding {}", crate::story::amounts(held)))
+}
+
+/// The first of them, how many there are, and what all hold.
+async fn list(args: &PendingArgs, tenant: Option<TenantId>) -> Result<(Vec<OpenReservation>, usize, Amounts), Failure> {
+    let ledger = open_ledger(&args.config).await?;
+    let mut page = OpenPage { status: OpenStatus::PendingReconciliation, tenant, after: None, most: PAGE };
+    let (mut listed, mut count, mut held) = (Vec::new(), 0_usize, Amounts::ZERO);
+    loop {
+        let found = ledger.open(page.clone()).await.map_err(|error| Failure::failed(&error))?;
+        count += found.len();
+        held = found.iter().fold(held, |sum, one| sum + one.held);
+        page.after = found.last().map(|last| (last.due_ms, last.id));
+        let is_last = found.len() < PAGE;
+        listed.extend(found.into_iter().take(args.most.saturating_sub(listed.len())));
+        if is_last {
+            return Ok((listed, count, held));
+        }
+    }
 }
 
 fn shown(one: &OpenReservation) -> serde_json::Value {

@@ -10,15 +10,13 @@ use serde_json::{Value, json};
 use weir_domain::calendar::Window;
 use weir_domain::ids::{KeyId, ModelName, TeamId, TenantId};
 use weir_domain::quota::{Counter, CounterReading, Scope, Subject};
-use weir_ledger::SqliteLedger;
-use weir_ledger::verify::{Counters, VerifyOptions, VerifyReport, verify_folder};
+use weir_ledger::verify::{Counters, VerifyOptions, VerifyReport, verify_folder, verify_log};
 
 use super::admin::{Admin, AdminArgs};
-use super::beside::{block_on, open_ledger, tenants};
+use super::beside::{block_on, open_ledger, open_log, tenants};
 use super::key::text;
 use super::progress::Progress;
 use super::{Failure, Output, failure};
-use crate::data::DataFolder;
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
@@ -41,14 +39,11 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 pub(super) fn run(args: &ReplayArgs, output: &Output) -> Result<(), Failure> {
     let config = args.admin.config.load()?;
-    let data = args.admin.config.data_folder()?;
     let admin = if args.without_counters { None } else { args.admin.connect_if_running()? };
-    let ledger = open_ledger(&data)?;
     let look = || -> Result<VerifyReport, Failure> {
         let counters = admin.as_ref().map(|admin| counters(admin, args)).transpose()?;
-        let options =
-            VerifyOptions { book: config.quota.book(), counters: counters.as_ref(), most_differences: args.most };
-        verify(&data, &ledger, options)
+        let options = VerifyOptions { book: config.book(), counters: counters.as_ref(), most_differences: args.most };
+        block_on(verify(args, options))?
     };
     let progress = Progress::begin("folding the log");
     let mut report = look()?;
@@ -63,8 +58,13 @@ pub(super) fn run(args: &ReplayArgs, output: &Output) -> Result<(), Failure> {
     told(&report, admin.is_some(), output)
 }
 
-fn verify(data: &DataFolder, ledger: &SqliteLedger, options: VerifyOptions<'_>) -> Result<VerifyReport, Failure> {
-    block_on(verify_folder(&data.log(), ledger, options))?.map_err(|error| Failure::failed(&error))
+async fn verify(args: &ReplayArgs, options: VerifyOptions<'_>) -> Result<VerifyReport, Failure> {
+    let ledger = open_ledger(&args.admin.config).await?;
+    let verified = match open_log(&args.admin.config).await? {
+        Some(log) => verify_log(&*log, &*ledger, options).await,
+        None => verify_folder(&args.admin.config.data_folder()?.log(), &*ledger, options).await,
+    };
+    verified.map_err(|error| Failure::failed(&error))
 }
 
 fn told(report: &VerifyReport, has_counters: bool, output: &Output) -> Result<(), Failure> {

@@ -1,17 +1,20 @@
-//! `weir topics`.
+//! `weir topics`, and `weir topics apply`.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::json;
 
 use weir_streams::Topic;
 use weir_streams::topics::{OnPoison, Retention, TopicSpec, Topics};
 
-use super::{ConfigArgs, Failure, Output};
+use super::{ConfigArgs, Failure, Output, failure};
 use crate::data::DataFolder;
 use crate::records::TopicFiles;
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct TopicsArgs {
+    #[command(subcommand)]
+    act: Option<Act>,
     /// The topics of what consumers could not digest, too.
     #[arg(long)]
     dead_letters: bool,
@@ -19,7 +22,58 @@ pub(super) struct TopicsArgs {
     config: ConfigArgs,
 }
 
+#[derive(Debug, Subcommand)]
+enum Act {
+    /// Create what is missing on the brokers and compare the rest. Nothing is ever deleted, and no partition count is
+    /// changed: what differs is told, with the fix.
+    Apply(ApplyArgs),
+}
+
+#[derive(Debug, Args)]
+struct ApplyArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+#[cfg(feature = "kafka")]
+fn apply(args: &ApplyArgs, output: &Output) -> Result<(), Failure> {
+    use weir_streams::kafka::topics::{self, Found};
+
+    let Some(options) = args.config.load()?.log.kafka else {
+        let message = "the log is in the data folder, which needs no topics; add [log.kafka] for one on brokers";
+        return Err(Failure::new(failure::USAGE, message.to_owned()));
+    };
+    let table = options.topics().map_err(|error| Failure::failed(&error))?;
+    let states = super::beside::block_on(topics::apply(&options, &table))?.map_err(|error| Failure::missing(&error))?;
+    let shown = |found: &Found| format!("{found:?}");
+    if output.is_json {
+        let states: Vec<_> = states
+            .iter()
+            .map(|state| json!({ "name": state.name, "partitions": state.partitions, "found": shown(&state.found) }))
+            .collect();
+        output.line(&json!({ "topics": states }).to_string())?;
+    } else {
+        for state in &states {
+            output.line(&format!("{}, {} partitions: {}", state.name, state.partitions, shown(&state.found)))?;
+        }
+    }
+    let broken: Vec<String> = states
+        .iter()
+        .flat_map(|state| state.broken().map(move |difference| format!("{}: {difference}", state.name)))
+        .collect();
+    if broken.is_empty() { Ok(()) } else { Err(Failure::new(failure::FAILED, broken.join("; "))) }
+}
+
+#[cfg(not(feature = "kafka"))]
+fn apply(_: &ApplyArgs, _: &Output) -> Result<(), Failure> {
+    let message = "this weir was built without its Kafka client: build it with the feature `kafka`";
+    Err(Failure::new(failure::USAGE, message.to_owned()))
+}
+
 pub(super) fn run(args: &TopicsArgs, output: &Output) -> Result<(), Failure> {
+    if let Some(Act::Apply(args)) = &args.act {
+        return apply(args, output);
+    }
     let topics = Topics::bundled().map_err(|error| Failure::failed(&error))?;
     // The table is the same without a log.
     let data = DataFolder::existing(&args.config.load()?.process.data).ok();

@@ -13,8 +13,8 @@ fn every_mistake_in_a_file_has_its_place_field_and_fix() {
     let cases = [
         (
             "[listen]\nadnim = \"127.0.0.1:1\"",
-            "weir.toml:2:1: listen.adnim: unknown field `adnim`; write one of `gateway`, `admin`, `certificate_file`, \
-             `key_file`",
+            "weir.toml:2:1: listen.adnim: unknown field `adnim`; write one of `gateway`, `admin`, `probes`, \
+             `certificate_file`, `key_file`",
         ),
         (
             "[gatewey]",
@@ -126,7 +126,7 @@ fn a_variable_overrides_the_file_and_is_named_in_its_errors() {
         (
             ("WEIR_LISTEN__ADNIM", "x"),
             "WEIR_LISTEN__ADNIM: listen.adnim: unknown field `adnim`; write one of `gateway`, `admin`, \
-             `certificate_file`, `key_file`",
+             `probes`, `certificate_file`, `key_file`",
         ),
         (
             ("WEIR_LISTEN__ADMIN", "10.0.0.1:3"),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 
 use weir_runtime::listener::{bind, serve};
-use weir_runtime::tls;
+use weir_runtime::tls::{self, TlsError};
 use weir_stub::Stub;
 
 use weir_gateway::Gateway;
@@ -28,11 +28,7 @@ pub(super) struct Edges {
 impl Edges {
     pub fn bind(config: &Config) -> Result<Self, StartError> {
         let listen = &config.listen;
-        let tls = match (&listen.certificate_file, &listen.key_file) {
-            (Some(certificate), Some(key)) => Some(tls::server_config(certificate, key)?),
-            (Some(_) | None, Some(_) | None) => None,
-        };
-        Ok(Self { gateway: bind(listen.gateway)?, admin: bind(listen.admin)?, tls })
+        Ok(Self { gateway: bind(listen.gateway)?, admin: bind(listen.admin)?, tls: server_tls(config)? })
     }
 
     pub fn addresses(&self, stub: Option<&Stub>) -> Result<Addresses, StartError> {
@@ -52,6 +48,14 @@ impl Edges {
         serve_admin(self.admin, running, desk);
         let options = running.config.listener.clone();
         drop(serve(self.gateway, self.tls, options, gateway, &running.owners.requests));
+    }
+}
+
+/// What the gateway's listener shows to clients, where it speaks TLS.
+pub(crate) fn server_tls(config: &Config) -> Result<Option<Arc<rustls::ServerConfig>>, TlsError> {
+    match (&config.listen.certificate_file, &config.listen.key_file) {
+        (Some(certificate), Some(key)) => tls::server_config(certificate, key).map(Some),
+        (Some(_) | None, Some(_) | None) => Ok(None),
     }
 }
 

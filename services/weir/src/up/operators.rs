@@ -19,7 +19,6 @@ use weir_control::admin::{AdminApi, router};
 use weir_runtime::listener::{ListenerOptions, serve};
 use weir_runtime::tasks::Tasks;
 use weir_runtime::units::HumanDuration;
-use weir_streams::topics::DEFAULT_PREFIX;
 
 use super::consumers::{Derived, journal};
 use crate::events::EventSource;
@@ -28,7 +27,7 @@ use crate::process::{OPERATORS_FINISH, Running};
 use dead_letters::DeadLetters;
 use rebuild::Rebuild;
 
-pub(crate) use rebuild::Fence;
+pub(crate) use rebuild::{Fence, fold_while_still};
 
 /// Operators and their scripts; a burst beyond this is not one.
 const MOST_CONNECTIONS: usize = 256;
@@ -40,12 +39,14 @@ pub(crate) struct Desk<'a> {
     pub events: EventSource,
     /// The fence of the quota store.
     pub rebuild: Arc<dyn Fence>,
+    /// Before the names of topics.
+    pub topic_prefix: &'a str,
 }
 
 /// Serves the admin API until the tasks stop.
 pub(crate) fn serve_admin(listener: TcpListener, running: &Running<'_>, desk: Desk<'_>) {
     let tasks = &running.owners.operators;
-    let Desk { control, derived, events, rebuild: fence } = desk;
+    let Desk { control, derived, events, rebuild: fence, topic_prefix } = desk;
     let acts = Arc::new(ports::Acts::new(Arc::clone(&derived.quota), journal(running), running.entropy));
     let told = Arc::new(ports::Told::new(derived, events));
     let rebuild = Rebuild {
@@ -53,7 +54,7 @@ pub(crate) fn serve_admin(listener: TcpListener, running: &Running<'_>, desk: De
         fence,
         log: Arc::clone(running.log),
         store: Arc::clone(&derived.ledger),
-        book: running.config.quota.book(),
+        book: running.config.book(),
         lease_ms: crate::config::ms(running.config.gateway.lease),
         clock: Arc::clone(running.clock),
         turn: tokio::sync::Mutex::new(()),
@@ -68,7 +69,7 @@ pub(crate) fn serve_admin(listener: TcpListener, running: &Running<'_>, desk: De
         quota: Arc::new(rebuild),
         health: running.health.clone(),
         metrics: running.metrics.clone(),
-        topic_prefix: DEFAULT_PREFIX.to_owned(),
+        topic_prefix: topic_prefix.to_owned(),
         clock: Arc::clone(running.clock),
         tasks: tasks.clone(),
     };

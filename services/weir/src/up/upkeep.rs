@@ -12,7 +12,7 @@ use weir_runtime::clock::SharedClock;
 use weir_runtime::health::Health;
 use weir_runtime::metrics::{EncodeLabelSet, Family, Gauge, Metrics};
 use weir_runtime::tasks::Tasks;
-use weir_streams::consumer::Consumer;
+use weir_streams::consumer::Lag;
 use weir_streams::{self as streams, EventLog, Topic};
 
 use super::consumers::{Consumers, Follower, Pulse};
@@ -153,7 +153,9 @@ impl Watcher {
         self.report(conditions::CATALOG, has_policy(&self.snapshot.load()));
         let mut trouble = Ok(());
         for pulse in &self.pulses {
-            self.lag.note(&pulse.consumer, self.clock.now_ms()).await;
+            if let Ok(lag) = pulse.consumer.lag().await {
+                self.lag.note(&pulse.consumer.subscription().consumer, &[lag], self.clock.now_ms());
+            }
             if let Some(reason) = pulse.trouble() {
                 trouble = Err(reason);
             }
@@ -169,7 +171,7 @@ impl Watcher {
     }
 }
 
-fn has_policy(snapshot: &Snapshot) -> Result<(), String> {
+pub(crate) fn has_policy(snapshot: &Snapshot) -> Result<(), String> {
     if snapshot.models.is_empty() {
         return Err("no catalog is applied: run `weir catalog apply FILE`".to_owned());
     }
@@ -186,14 +188,14 @@ struct ByConsumer {
 
 /// How far each consumer is behind. The labels are names in this program.
 #[derive(Debug, Default)]
-struct LagMetrics {
+pub(crate) struct LagMetrics {
     records: Family<ByConsumer, Gauge>,
     age_ms: Family<ByConsumer, Gauge>,
     parked_keys: Family<ByConsumer, Gauge>,
 }
 
 impl LagMetrics {
-    fn declare(metrics: &Metrics) -> Self {
+    pub fn declare(metrics: &Metrics) -> Self {
         let own = Self::default();
         metrics.declare("consumer", |registry| {
             registry.register("lag_records", "Durable records that are not applied yet", own.records.clone());
@@ -203,11 +205,12 @@ impl LagMetrics {
         own
     }
 
-    async fn note(&self, consumer: &Consumer, now_ms: i64) {
-        let Ok(lag) = consumer.lag().await else { return };
-        let label = ByConsumer { consumer: consumer.subscription().consumer.to_string() };
-        self.records.get_or_create(&label).set(i64::try_from(lag.records).unwrap_or(i64::MAX));
-        self.age_ms.get_or_create(&label).set(lag.age_ms(now_ms));
-        self.parked_keys.get_or_create(&label).set(i64::try_from(lag.parked_keys).unwrap_or(i64::MAX));
+    /// `lags` are those of all partitions that `consumer` follows here: they are summed, the oldest record counts.
+    pub fn note(&self, consumer: &str, lags: &[Lag], now_ms: i64) {
+        let label = ByConsumer { consumer: consumer.to_owned() };
+        let sum = |of: fn(&Lag) -> u64| i64::try_from(lags.iter().map(of).sum::<u64>()).unwrap_or(i64::MAX);
+        self.records.get_or_create(&label).set(sum(|lag| lag.records));
+        self.parked_keys.get_or_create(&label).set(sum(|lag| lag.parked_keys as u64));
+        self.age_ms.get_or_create(&label).set(lags.iter().map(|lag| lag.age_ms(now_ms)).max().unwrap_or(0));
     }
 }

@@ -31,7 +31,8 @@ impl DeadLetters {
     }
 
     async fn all(&self) -> Result<Vec<Found>, PortError> {
-        parked::find_all(&*self.parking).await.map_err(|error| failed(PARKING, &error))
+        let log = self.acts.journal().log();
+        parked::find_all(&*self.parking, |topic| log.partitions(topic)).await.map_err(|error| failed(PARKING, &error))
     }
 
     async fn note(&self, found: &Found, order: ParkedOrder, actor: &Actor) -> Result<(), PortError> {

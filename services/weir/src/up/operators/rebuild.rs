@@ -84,7 +84,7 @@ impl QuotaPort for Rebuild {
         let from_ms = self.clock.now_ms();
         self.fence.close().await;
         tracing::warn!(who = actor.who, why = actor.why, "counters are rebuilt: nothing is admitted meanwhile");
-        let folded = self.fold().await.map_err(|error| {
+        let folded = fold_while_still(&*self.log, &self.store, self.book).await.map_err(|error| {
             tracing::error!(error = &error as &dyn std::error::Error, "counters not rebuilt: nothing is admitted");
             failed("the fold of the log, and the quota store stays closed", &error)
         })?;
@@ -100,30 +100,33 @@ impl QuotaPort for Rebuild {
     }
 }
 
-impl Rebuild {
-    async fn fold(&self) -> Result<Started, StartError> {
-        let mut end = self.end().await?;
-        let mut folded = weir_ledger::start::start(self.log.as_ref(), &self.store, self.book).await?;
-        for _ in 1..MOST_FOLDS {
-            tokio::time::sleep(STILL_FOR).await;
-            let now = self.end().await?;
-            if now == end {
-                break;
-            }
-            end = now;
-            folded = weir_ledger::start::start(self.log.as_ref(), &self.store, self.book).await?;
+/// Folds the log until nothing came to it for a moment; gives up waiting after some rounds, with the newest fold.
+pub(crate) async fn fold_while_still(
+    log: &dyn EventLog,
+    store: &Arc<dyn LedgerStore>,
+    book: BookOptions,
+) -> Result<Started, StartError> {
+    let mut end = end_of(log).await?;
+    let mut folded = weir_ledger::start::start(log, store, book).await?;
+    for _ in 1..MOST_FOLDS {
+        tokio::time::sleep(STILL_FOR).await;
+        let now = end_of(log).await?;
+        if now == end {
+            break;
         }
-        Ok(folded)
+        end = now;
+        folded = weir_ledger::start::start(log, store, book).await?;
     }
+    Ok(folded)
+}
 
-    /// Where the log of reservations ends, over all partitions.
-    async fn end(&self) -> Result<u64, ReadError> {
-        let mut end = 0;
-        for partition in 0..self.log.partitions(Topic::Reservations) {
-            end += self.log.offsets(Topic::Reservations, partition).await?.written;
-        }
-        Ok(end)
+/// Where the log of reservations ends, over all partitions.
+async fn end_of(log: &dyn EventLog) -> Result<u64, ReadError> {
+    let mut end = 0;
+    for partition in 0..log.partitions(Topic::Reservations) {
+        end += log.offsets(Topic::Reservations, partition).await?.written;
     }
+    Ok(end)
 }
 
 fn open_in(books: &HashMap<TenantId, Book>) -> usize {
