@@ -180,7 +180,7 @@ impl Attempt<'_> {
         out
     }
 
-    fn body(&self) -> Bytes {
+    fn body(&self) -> Vec<Bytes> {
         let facts = self.prepared.request.facts();
         let field = match self.deployment.cap_field {
             RegistryCapField::MaxTokens => CapField::MaxTokens,
@@ -188,7 +188,7 @@ impl Attempt<'_> {
         };
         let developer_role =
             if self.deployment.accepts_developer_role { DeveloperRole::Keep } else { DeveloperRole::System };
-        self.prepared.request.rewrite(&UpstreamEdits {
+        self.prepared.request.rewrite_parts(&UpstreamEdits {
             model: &self.deployment.upstream_model,
             cap: facts.cap_tokens.or(self.written_cap).map(|tokens| (field, tokens)),
             supports_stream_options: self.deployment.accepts_stream_options,

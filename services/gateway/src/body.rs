@@ -31,7 +31,7 @@ pub(crate) struct RequestBody {
 }
 
 /// Held until the bytes are gone.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct BodyPermit {
     _permit: Option<OwnedSemaphorePermit>,
 }

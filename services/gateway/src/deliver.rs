@@ -86,24 +86,28 @@ impl Execution<'_> {
         deployment: &Arc<Deployment>,
         stream: OpenedStream,
     ) -> Ended {
-        if let Some(provider_id) = stream.provider_id.clone() {
+        let OpenedStream { headers, opened, provider_id, permit, started, deadline } = stream;
+        if let Some(provider_id) = provider_id {
             self.correlate(marked.number, provider_id).await;
         }
         if marked.append.durable().await.is_err() {
             let now_ms = self.gateway.clock.now_ms();
-            self.gateway.circuits.record(&deployment.id, stream.permit, CallOutcome::NotCounted, now_ms);
+            self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
             let open = (marked.number, Closing::ExecutedUsageUnknown);
             return self.refuse(Trail::of_answered(deployment.id.clone(), open), Unavailable::Log.into());
         }
         // The provider's id is worth a record of its own: after a crash it is what a report can be matched by.
         let _append = self.record.append();
         failpoint::pass("relay.before_content").await;
-        let headers = self.answer_headers(deployment, &stream.headers);
-        let (body, reins, end) = RelayBody::new(*stream.opened);
-        self.client.stream(headers, body);
-        let end = self.watch(&reins, end, stream.deadline).await;
+        let for_client = self.answer_headers(deployment, &headers);
+        // The provider's headers share the buffer of its first read, which the stream may take hours to end.
+        drop(headers);
+        self.prepared.forget_bytes();
+        let (body, reins, end) = RelayBody::new(*opened);
+        self.client.stream(for_client, body);
+        let end = self.watch(&reins, end, deadline).await;
         failpoint::pass("relay.after_end").await;
-        self.stream_ended(marked.number, deployment, stream.permit, stream.started, end).await
+        self.stream_ended(marked.number, deployment, permit, started, end).await
     }
 
     /// Holds the timers of a committed stream until it ends.

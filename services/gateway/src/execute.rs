@@ -54,7 +54,7 @@ impl Ended {
 /// One request's execution.
 pub(crate) struct Execution<'a> {
     pub gateway: &'a Arc<Inner>,
-    pub prepared: &'a Prepared,
+    pub prepared: &'a mut Prepared,
     pub estimate: &'a Estimate,
     pub record: &'a mut Record,
     pub client: &'a mut Client,

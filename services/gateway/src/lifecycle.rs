@@ -57,6 +57,16 @@ pub(crate) struct Prepared {
     _memory: BodyPermit,
 }
 
+impl Prepared {
+    /// Gives back the memory of what only another attempt would need. A stream may last for hours, and the client's
+    /// headers share the buffer that they were read into.
+    pub(crate) fn forget_bytes(&mut self) {
+        self.request.forget_body();
+        self.headers = HeaderMap::new();
+        self._memory = BodyPermit::default();
+    }
+}
+
 /// The longest `Idempotency-Key`.
 const MOST_IDEMPOTENCY_KEY_BYTES: usize = 255;
 
@@ -75,7 +85,8 @@ pub(crate) async fn chat(gateway: &Arc<Inner>, request: Request<Incoming>) -> Re
     };
     let (answer, response) = oneshot::channel();
     let client = Client::new(dialect, Arc::clone(&request_id), answer);
-    gateway.tasks.spawn("request", live(Arc::clone(gateway), prepared, estimate, client));
+    let owing = Box::new(Owing { gateway: Arc::clone(gateway), prepared, estimate, client });
+    gateway.tasks.spawn("request", live(owing));
     response.await.unwrap_or_else(|_| refuse(&Unavailable::Stopping.into()))
 }
 
@@ -118,8 +129,17 @@ async fn prepare(
     Ok((prepared, estimate))
 }
 
+/// What a request takes into its own task; boxed, so that the task stays small and nothing is moved twice.
+struct Owing {
+    gateway: Arc<Inner>,
+    prepared: Prepared,
+    estimate: Estimate,
+    client: Client,
+}
+
 /// The part of a request's life in which money is owed. Never dropped: its task is owned by the process.
-async fn live(gateway: Arc<Inner>, prepared: Prepared, mut estimate: Estimate, mut client: Client) {
+async fn live(mut owing: Box<Owing>) {
+    let Owing { gateway, prepared, estimate, client } = &mut *owing;
     let span = tracing::debug_span!(
         "request",
         request_id = %prepared.arrival.request_id,
@@ -130,25 +150,19 @@ async fn live(gateway: Arc<Inner>, prepared: Prepared, mut estimate: Estimate, m
     async {
         if let Health::Closed(closed) = gateway.log.health() {
             tracing::error!(%closed, "log refuses events");
-            return refuse_unheld(&gateway, &prepared, &mut client, &Unavailable::Log.into());
+            return refuse_unheld(gateway, prepared, client, &Unavailable::Log.into());
         }
-        let reserved = reserve(&gateway, &prepared, &mut estimate).instrument(tracing::debug_span!("reserve")).await;
+        let reserved = reserve(gateway, prepared, estimate).instrument(tracing::debug_span!("reserve")).await;
         let Admitted { mut record, rates } = match reserved {
             Ok(admitted) => admitted,
-            Err(refusal) => return refuse_unheld(&gateway, &prepared, &mut client, &refusal),
+            Err(refusal) => return refuse_unheld(gateway, prepared, client, &refusal),
         };
         client.admitted(record.id(), rates);
         failpoint::pass("reserve.after").await;
-        let _lease = Leases::hold(&gateway, record.identity());
-        let execution = Execution {
-            gateway: &gateway,
-            prepared: &prepared,
-            estimate: &estimate,
-            record: &mut record,
-            client: &mut client,
-        };
+        let _lease = Leases::hold(gateway, record.identity());
+        let execution = Execution { gateway, prepared, estimate, record: &mut record, client };
         let ended = execution.run().instrument(tracing::debug_span!("execute")).await;
-        finalize(&gateway, &prepared, record, ended).instrument(tracing::debug_span!("finalize")).await;
+        finalize(gateway, prepared, record, ended).instrument(tracing::debug_span!("finalize")).await;
     }
     .instrument(span)
     .await;

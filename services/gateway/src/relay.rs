@@ -220,9 +220,10 @@ impl RelayBody {
     }
 
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        self.reins.last_polled_ms.store(self.reins.now_ms(), Ordering::Release);
+        let now_ms = self.reins.now_ms();
+        self.reins.last_polled_ms.store(now_ms, Ordering::Release);
         if !self.is_over {
-            self.fill(cx);
+            self.fill(cx, now_ms);
         }
         if !self.out.is_empty() {
             // A test kills the process here after some pieces went out.
@@ -238,7 +239,7 @@ impl RelayBody {
     }
 
     /// Reads what is there, up to the bound, into `out`.
-    fn fill(&mut self, cx: &mut Context<'_>) {
+    fn fill(&mut self, cx: &mut Context<'_>, now_ms: u64) {
         self.reins.waker.register(cx.waker());
         if let Some(cut) = self.reins.taken_cut() {
             return match cut {
@@ -258,7 +259,7 @@ impl RelayBody {
                     return;
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
-                    self.reins.last_read_ms.store(self.reins.now_ms(), Ordering::Release);
+                    self.reins.last_read_ms.store(now_ms, Ordering::Release);
                     self.decoder.push(bytes);
                     self.drain_decoder();
                 }

@@ -28,8 +28,7 @@ type Stream = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
 pub(crate) struct Connection {
     stream: Stream,
     received: BytesMut,
-    /// What of the request is not written yet.
-    unsent: [Bytes; 2],
+    unsent: Unsent,
     /// How much the next read may bring.
     read_bytes: usize,
 }
@@ -48,8 +47,8 @@ pub(crate) enum ExchangeError {
     Head(#[from] HeadError),
 }
 
-/// A first read holds any usual answer's head and the first events of a stream, or most plain answers whole.
-const SMALLEST_READ_BYTES: usize = 8 * 1024;
+/// A first read holds a usual answer whole, or its head and the first events of a stream. What a silent stream keeps.
+const SMALLEST_READ_BYTES: usize = 4 * 1024;
 /// Large answers come in reads of this size.
 const LARGEST_READ_BYTES: usize = 64 * 1024;
 
@@ -64,7 +63,7 @@ impl Connection {
         Self {
             stream: TokioIo::new(stream),
             received: BytesMut::new(),
-            unsent: [Bytes::new(), Bytes::new()],
+            unsent: Unsent::default(),
             read_bytes: SMALLEST_READ_BYTES,
         }
     }
@@ -74,10 +73,10 @@ impl Connection {
         self.received.is_empty() && self.poll_read(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Writes a request and reads until the head of its answer is there. What a provider answers before it took the
-    /// whole request counts too: that is how a refusal looks.
-    pub(crate) async fn exchange(&mut self, head: Bytes, body: Bytes) -> Result<Head, ExchangeError> {
-        self.unsent = [head, body];
+    /// Writes a request, which comes in `pieces`, and reads until the head of its answer is there. What a provider
+    /// answers before it took the whole request counts too: that is how a refusal looks.
+    pub(crate) async fn exchange(&mut self, pieces: Vec<Bytes>) -> Result<Head, ExchangeError> {
+        self.unsent = Unsent { pieces, first: 0 };
         let mut sent_any = false;
         std::future::poll_fn(|cx| self.poll_exchange(cx, &mut sent_any)).await
     }
@@ -104,28 +103,26 @@ impl Connection {
         }
     }
 
-    /// Writes what is unsent, head and body in one call where they fit.
+    /// The request back, of which nothing was sent.
+    pub(crate) fn take_unsent(&mut self) -> Vec<Bytes> {
+        std::mem::take(&mut self.unsent).pieces
+    }
+
+    /// Writes what is unsent, in one call where the kernel takes it.
     fn poll_send(&mut self, cx: &mut Context<'_>, sent_any: &mut bool) -> Poll<io::Result<()>> {
-        while !self.has_sent_all() {
+        while !self.unsent.is_empty() {
             // TLS takes bytes before it writes them: from then on nobody knows what left.
             *sent_any |= matches!(self.stream.inner(), MaybeHttpsStream::Https(_));
-            let [head, body] = &self.unsent;
-            let slices = [IoSlice::new(head), IoSlice::new(body)];
-            let slices = if head.is_empty() { &slices[1..] } else { &slices[..] };
-            let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, slices))?;
+            let mut slices = [IoSlice::new(&[]); MOST_SLICES];
+            let count = self.unsent.fill(&mut slices);
+            let count = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, &slices[..count]))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             *sent_any = true;
-            let of_head = count.min(self.unsent[0].len());
-            self.unsent[0].advance(of_head);
-            self.unsent[1].advance(count - of_head);
+            self.unsent.advance(count);
         }
         Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    pub(crate) fn has_sent_all(&self) -> bool {
-        self.unsent.iter().all(Bytes::is_empty)
     }
 
     /// Reads once; the count is 0 at the end of the stream.
@@ -155,7 +152,7 @@ impl Connection {
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Some(Err(BodyEnd::Framing(error)))),
             }
-            if !self.has_sent_all() {
+            if !self.unsent.is_empty() {
                 // The answer began early. What the provider does not take of the request does not concern the answer.
                 let _unsent = self.poll_send(cx, &mut true);
             }
@@ -170,12 +167,52 @@ impl Connection {
 
     /// Whether the connection can take another request: everything was sent, and nothing is left of the answer.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.has_sent_all() && self.received.is_empty()
+        self.unsent.is_empty() && self.received.is_empty()
     }
 
-    /// Gives back the read buffer, which an idle connection does not need.
+    /// Gives back a read buffer that has grown: an idle connection keeps the smallest one, for its next answer.
     pub(crate) fn rest(&mut self) {
-        self.received = BytesMut::new();
+        if self.read_bytes > SMALLEST_READ_BYTES {
+            self.received = BytesMut::new();
+            self.read_bytes = SMALLEST_READ_BYTES;
+        }
+    }
+}
+
+/// What of a request is not written yet: its head, and its body in pieces that share the client's memory.
+#[derive(Debug, Default)]
+struct Unsent {
+    pieces: Vec<Bytes>,
+    /// The first that is not written whole.
+    first: usize,
+}
+
+/// How many pieces one write takes; a request has hardly more.
+const MOST_SLICES: usize = 16;
+
+impl Unsent {
+    fn is_empty(&self) -> bool {
+        self.pieces.len() == self.first
+    }
+
+    fn fill<'a>(&'a self, slices: &mut [IoSlice<'a>; MOST_SLICES]) -> usize {
+        let left = &self.pieces[self.first..];
+        for (slice, piece) in slices.iter_mut().zip(left) {
+            *slice = IoSlice::new(piece);
+        }
+        left.len().min(MOST_SLICES)
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while let Some(piece) = self.pieces.get_mut(self.first) {
+            if count < piece.len() {
+                return piece.advance(count);
+            }
+            count -= piece.len();
+            *piece = Bytes::new();
+            self.first += 1;
+        }
+        *self = Self::default();
     }
 }
 

@@ -50,7 +50,8 @@ impl Default for UpstreamOptions {
 pub struct Call {
     pub endpoint: Arc<Endpoint>,
     pub headers: HeaderMap,
-    pub body: Bytes,
+    /// In pieces, so that a body that shares the client's memory is not copied.
+    pub body: Vec<Bytes>,
 }
 
 /// A provider's answer: the head is here, the body still flows.
@@ -135,16 +136,19 @@ impl Upstream {
     pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
         let Call { endpoint, headers, body } = call;
         let origin = &endpoint.origin;
-        let head = request_head(&origin.host, &endpoint.path, &headers, body.len());
+        let body_bytes = body.iter().map(Bytes::len).sum();
+        let mut pieces = Vec::with_capacity(body.len() + 1);
+        pieces.push(request_head(&origin.host, &endpoint.path, &headers, body_bytes));
+        pieces.extend(body.into_iter().filter(|piece| !piece.is_empty()));
         while let Some(mut connection) = origin.take(self.shared.bounds.idle_timeout) {
-            match connection.exchange(head.clone(), body.clone()).await {
+            match connection.exchange(pieces).await {
                 Ok(answered) => return self.answer(origin, connection, answered),
-                Err(ExchangeError::NothingSent(_)) => {}
+                Err(ExchangeError::NothingSent(_)) => pieces = connection.take_unsent(),
                 Err(error) => return Err(error.into()),
             }
         }
         let mut connection = Box::pin(self.connect(origin)).await?;
-        let answered = connection.exchange(head, body).await?;
+        let answered = connection.exchange(pieces).await?;
         self.answer(origin, connection, answered)
     }
 

@@ -238,7 +238,7 @@ impl<S, F, B> Serving<S, F>
 where
     S: Service<Request<Incoming>, Response = Response<B>>,
     S::Error: Into<BoxError>,
-    F: Future<Output = ()>,
+    F: Future<Output = ()> + Send,
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {

@@ -48,9 +48,12 @@ struct Running {
     /// By place. A place that was left is taken by the next that enters.
     entries: Vec<Option<Entry>>,
     free: Vec<usize>,
+    entered: u64,
 }
 
 struct Entry {
+    /// Tells this task from others that had or will have its place.
+    id: u64,
     name: &'static str,
     /// Absent for blocking work, which cannot be aborted.
     abort: Option<AbortHandle>,
@@ -81,14 +84,21 @@ impl Tasks {
         F::Output: Send + 'static,
     {
         let Some(runtime) = self.runtime() else { return Task::lost(name) };
-        let mut running = self.shared.running.lock();
-        let Some(leave) = self.enter(&mut running, name) else { return Task::lost(name) };
-        let place = leave.place;
+        let Some(leave) = self.enter(name) else { return Task::lost(name) };
+        let (place, id) = (leave.place, leave.id);
+        // Not under the lock: a runtime that is shutting down drops the task at once, and the task then leaves.
         let handle = runtime.spawn(Owned { future, name, leave });
-        // The lock is still held, so the task cannot have left before it is entered.
-        if let Some(Some(entry)) = running.entries.get_mut(place) {
+        let mut running = self.shared.running.lock();
+        if let Some(Some(entry)) = running.entries.get_mut(place)
+            && entry.id == id
+        {
             entry.abort = Some(handle.abort_handle());
+            if running.closed {
+                // The others were aborted in between.
+                handle.abort();
+            }
         }
+        drop(running);
         Task { name, handle: Some(handle) }
     }
 
@@ -99,9 +109,7 @@ impl Tasks {
         T: Send + 'static,
     {
         let Some(runtime) = self.runtime() else { return Task::lost(name) };
-        let mut running = self.shared.running.lock();
-        let Some(leave) = self.enter(&mut running, name) else { return Task::lost(name) };
-        drop(running);
+        let Some(leave) = self.enter(name) else { return Task::lost(name) };
         let shared = self.shared.clone();
         let handle = runtime.spawn_blocking(move || {
             let _leave = leave;
@@ -114,12 +122,14 @@ impl Tasks {
         Handle::try_current().ok().or_else(|| self.shared.home.clone())
     }
 
-    fn enter(&self, running: &mut Running, name: &'static str) -> Option<Leave> {
+    fn enter(&self, name: &'static str) -> Option<Leave> {
+        let mut running = self.shared.running.lock();
         if running.closed {
             tracing::warn!(task = name, "task dropped because its owner has stopped");
             return None;
         }
-        Some(Leave { place: running.enter(Entry { name, abort: None }), shared: self.shared.clone() })
+        let (place, id) = running.enter(name);
+        Some(Leave { place, id, shared: self.shared.clone() })
     }
 
     #[must_use]
@@ -190,18 +200,15 @@ impl Tasks {
 }
 
 impl Running {
-    fn enter(&mut self, entry: Entry) -> usize {
-        let entry = Some(entry);
-        match self.free.pop() {
-            Some(place) => {
-                self.entries[place] = entry;
-                place
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() - 1
-            }
+    fn enter(&mut self, name: &'static str) -> (usize, u64) {
+        self.entered += 1;
+        let entry = Some(Entry { id: self.entered, name, abort: None });
+        if let Some(place) = self.free.pop() {
+            self.entries[place] = entry;
+            return (place, self.entered);
         }
+        self.entries.push(entry);
+        (self.entries.len() - 1, self.entered)
     }
 
     fn leave(&mut self, place: usize) {
@@ -276,6 +283,7 @@ impl<F: Future> Future for Owned<F> {
 /// Takes a task off the list when its future is dropped, however that came about.
 struct Leave {
     place: usize,
+    id: u64,
     shared: Arc<Shared>,
 }
 

@@ -97,3 +97,14 @@ async fn thousands_of_tasks_from_many_threads_all_leave() {
     assert!(tasks.stop(Duration::from_secs(20)).await.is_empty());
     assert!(tasks.running().is_empty());
 }
+
+#[test]
+fn a_task_for_a_runtime_that_is_gone_is_lost_and_holds_nobody_up() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tasks = runtime.block_on(async { Tasks::new() });
+    drop(runtime);
+    let task = tasks.spawn("late", async {});
+    let other = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    assert_eq!(other.block_on(task), Err(Lost::Aborted));
+    assert!(tasks.running().is_empty());
+}

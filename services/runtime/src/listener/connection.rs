@@ -3,9 +3,11 @@
 use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::{Request, Response};
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
@@ -59,7 +61,7 @@ pub(super) async fn run<I, S, B>(
     peer: SocketAddr,
     options: Arc<ListenerOptions>,
     service: S,
-    stopping: impl Future<Output = ()>,
+    stopping: impl Future<Output = ()> + Send,
     _place: Place,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + OverTcp,
@@ -78,11 +80,18 @@ pub(super) async fn run<I, S, B>(
     let watched = TokioIo::new(Watched { io, progress: progress.clone() });
     let mut http = builder(&options, &progress).serve_connection(watched, service);
 
-    let (head, idle) = (options.header_deadline.duration(), options.idle_timeout.duration());
-    let alarm = tokio::time::sleep(head);
-    // The end of the drain; armed when the stop begins.
-    let drained = tokio::time::sleep(Duration::MAX);
-    tokio::pin!(stopping, alarm, drained);
+    // What happens once in a connection's life. `select!` would ask each of these for every byte that moves; a set asks
+    // only who was woken.
+    let mut rare: FuturesUnordered<Pin<Box<dyn Future<Output = Rare> + Send + '_>>> = FuturesUnordered::new();
+    rare.push(Box::pin(async {
+        connection.shared.reset.notified().await;
+        Rare::Reset
+    }));
+    rare.push(Box::pin(async move {
+        stopping.await;
+        Rare::Stopping
+    }));
+    rare.push(Box::pin(slow(&progress, options.header_deadline.duration(), options.idle_timeout.duration())));
     let mut draining = false;
     loop {
         tokio::select! {
@@ -98,29 +107,50 @@ pub(super) async fn run<I, S, B>(
                 }
                 return;
             }
-            () = connection.shared.reset.notified() => {
-                let io = http.into_parts().io.into_inner().io;
-                // The switch is thrown by dropping the socket; without the option it closes in order, which is no worse.
-                let _set = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO)).is_ok();
-                return;
-            }
-            () = &mut stopping, if !draining => {
-                draining = true;
-                std::pin::Pin::new(&mut http).graceful_shutdown();
-                drained.as_mut().reset(tokio::time::Instant::now() + options.drain.duration());
-            }
-            () = &mut drained, if draining => {
-                tracing::debug!("connection dropped because the drain was over");
-                return;
-            }
-            () = &mut alarm => match progress.due(head, idle) {
-                Due::In(left) => alarm.as_mut().reset(tokio::time::Instant::now() + left),
-                Due::Idle => return,
-                Due::SlowHead => {
-                    tracing::debug!("connection closed because the head of a request took too long");
+            Some(happened) = rare.next() => match happened {
+                Rare::Reset => {
+                    let io = http.into_parts().io.into_inner().io;
+                    // The switch is thrown by dropping the socket; without the option it closes in order, which is no
+                    // worse.
+                    let _set = SockRef::from(io.tcp()).set_linger(Some(Duration::ZERO)).is_ok();
                     return;
                 }
+                Rare::Stopping => {
+                    draining = true;
+                    Pin::new(&mut http).graceful_shutdown();
+                    let drain = options.drain.duration();
+                    rare.push(Box::pin(async move { tokio::time::sleep(drain).await; Rare::Drained }));
+                }
+                Rare::Drained => {
+                    tracing::debug!("connection dropped because the drain was over");
+                    return;
+                }
+                Rare::TooSlow => return,
             },
+        }
+    }
+}
+
+/// What ends a connection, or begins to, apart from its peer.
+enum Rare {
+    Reset,
+    Stopping,
+    Drained,
+    TooSlow,
+}
+
+/// Resolves when the peer took too long for the head of a request, or between two.
+async fn slow(progress: &Progress, head: Duration, idle: Duration) -> Rare {
+    let mut wait = head;
+    loop {
+        tokio::time::sleep(wait).await;
+        match progress.due(head, idle) {
+            Due::In(left) => wait = left,
+            Due::Idle => return Rare::TooSlow,
+            Due::SlowHead => {
+                tracing::debug!("connection closed because the head of a request took too long");
+                return Rare::TooSlow;
+            }
         }
     }
 }

@@ -99,6 +99,11 @@ impl ChatRequest {
     pub const fn body(&self) -> &Bytes {
         &self.body
     }
+
+    /// Gives the body's memory back when no target will be asked any more; the facts stay.
+    pub fn forget_body(&mut self) {
+        self.body = Bytes::new();
+    }
 }
 
 /// Never the body: it holds prompts, and `Debug` ends in logs.

@@ -52,7 +52,7 @@ pub struct StreamReader {
     usage: Option<Bytes>,
     /// Whether the usage came with or after the last finish reason.
     usage_is_final: bool,
-    /// Quoted JSON strings, shared with the chunk they came in.
+    /// Quoted JSON strings; copies, because a slice would keep a read buffer alive as long as the stream.
     response_id: Option<Bytes>,
     served_tier: Option<Bytes>,
     served_model: Option<Bytes>,
@@ -116,18 +116,21 @@ impl StreamReader {
     }
 
     fn remember(&mut self, facts: &AnswerFacts, data: &Bytes) {
-        let slice = |span: crate::json::Span| data.slice(span.start..span.end);
+        let copy = |span: crate::json::Span| Bytes::copy_from_slice(span.of(data));
         if let Some(span) = facts.usage_anywhere() {
-            self.usage = Some(slice(span));
+            self.usage = Some(data.slice(span.start..span.end));
         }
         if self.response_id.is_none() {
-            self.response_id = facts.id.filter(|span| span.len() > 2).map(slice);
+            self.response_id = facts.id.filter(|span| span.len() > 2).map(copy);
         }
         if self.served_model.is_none() {
-            self.served_model = facts.model.filter(|span| span.len() > 2).map(slice);
+            self.served_model = facts.model.filter(|span| span.len() > 2).map(copy);
         }
         if let Some(span) = facts.service_tier {
-            self.served_tier = Some(slice(span));
+            // Some servers repeat it in every chunk.
+            if self.served_tier.as_deref() != Some(span.of(data)) {
+                self.served_tier = Some(copy(span));
+            }
         }
     }
 
