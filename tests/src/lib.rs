@@ -37,6 +37,8 @@ mod process;
 
 pub mod sdk;
 
+pub mod stack;
+
 pub use binary::weir_binary;
 pub use house::{House, Setup};
 pub use process::Process;

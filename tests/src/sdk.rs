@@ -25,9 +25,15 @@ pub struct Sdk {
 const CHECKS: Duration = Duration::from_secs(120);
 
 impl Sdk {
-    /// Python, with what `requirements` pins: a file in `tests/sdk/python`.
+    /// The checks of the Python SDK, with what `requirements` pins: a file in `tests/sdk/python`.
     #[must_use]
     pub fn python(requirements: &str) -> Self {
+        Self::python_program(requirements, "checks.py")
+    }
+
+    /// A program beside them.
+    #[must_use]
+    pub fn python_program(requirements: &str, program: &str) -> Self {
         let source = repository().join("tests/sdk/python");
         let (folder, _lock) = installed("python", &[source.join(requirements)], |fresh| {
             run(Command::new("python3").args(["-m", "venv"]).arg(fresh), "install python3-venv");
@@ -35,7 +41,7 @@ impl Sdk {
             pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--requirement"]);
             run(pip.arg(source.join(requirements)), "check the network to the package registry");
         });
-        Self { command: vec![folder.join("bin/python"), source.join("checks.py")], environment: Vec::new() }
+        Self { command: vec![folder.join("bin/python"), source.join(program)], environment: Vec::new() }
     }
 
     /// Node, with what `tests/sdk/node/package-lock.json` pins; `package` is the name of the dependency to check.
@@ -67,26 +73,48 @@ impl Sdk {
 
     /// Runs all checks against `house`. Each prints one line; panics with all of them when one failed.
     pub async fn check(&self, house: &House) -> Vec<String> {
+        let ran = self.check_at(&house.gateway_url, house.client.bearer(), &house.stub.url(), house.folder()).await;
+        ran.unwrap_or_else(|failure| panic!("{failure}\n{}", house.process.told()))
+    }
+
+    /// The same against any gateway; an error has everything that was printed.
+    ///
+    /// # Errors
+    /// When a check failed.
+    pub async fn check_at(
+        &self,
+        gateway_url: &str,
+        key: &str,
+        stub_url: &str,
+        folder: &Path,
+    ) -> Result<Vec<String>, String> {
+        let at = self.clone().env("OPENAI_BASE_URL", &format!("{gateway_url}/v1"));
+        at.env("OPENAI_API_KEY", key).env("WEIR_STUB_URL", stub_url).run(folder).await
+    }
+
+    /// Runs the program; its lines that begin with `ok`.
+    ///
+    /// # Errors
+    /// Everything that was printed, when it did not end well.
+    pub async fn run(&self, folder: &Path) -> Result<Vec<String>, String> {
         let mut command = Command::new(&self.command[0]);
         command
             .args(&self.command[1..])
-            .env("OPENAI_BASE_URL", format!("{}/v1", house.gateway_url))
-            .env("OPENAI_API_KEY", house.client.bearer())
-            .env("WEIR_STUB_URL", house.stub.url())
             // A proxy of the machine is not for 127.0.0.1.
             .env("NO_PROXY", "127.0.0.1,localhost")
             .env("no_proxy", "127.0.0.1,localhost")
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .current_dir(house.folder());
-        let mut process = Process::start(command, house.folder(), "sdk");
+            .current_dir(folder);
+        let mut process = Process::start(command, folder, "sdk");
         let status = process.wait(CHECKS).await;
         let printed = std::fs::read_to_string(&process.stdout).unwrap_or_default();
         let said = std::fs::read_to_string(&process.stderr).unwrap_or_default();
-        assert!(status.success(), "{status}\n{printed}\n{said}\n{}", house.process.told());
-        let checks: Vec<String> = printed.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect();
+        if !status.success() {
+            return Err(format!("{status}\n{printed}\n{said}"));
+        }
         println!("{printed}");
-        checks
+        Ok(printed.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect())
     }
 }
 

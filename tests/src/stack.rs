@@ -1,0 +1,268 @@
+//! An installation of roles apart, on real servers that the project's own scripts start.
+//!
+//! The servers are started once per test program and are gone when it is; each [`Stack`] has topics, keyspace and keys
+//! of its own on them. Everything is asked as an operator would: by HTTP and by the commands.
+
+mod servers;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use weir_runtime::units::HumanDuration;
+use weir_stub::script::Scripts;
+use weir_stub::{Stub, StubOptions};
+
+use crate::catalog::{Catalog, KEY, PEPPER, PROVIDER_KEY, TENANT};
+use crate::client::Client;
+use crate::{Process, eventually, weir_binary};
+
+pub use servers::{Servers, is_skipped};
+
+/// Starting a JVM, rebalancing a group, folding: on a shared machine.
+pub const LONG: Duration = Duration::from_secs(120);
+
+/// What a test wants to be different.
+#[derive(Debug)]
+pub struct StackSetup {
+    pub catalog: Catalog,
+    pub scripts: Scripts,
+    /// More sections of `weir.toml`.
+    pub config: String,
+    pub gateways: usize,
+}
+
+impl Default for StackSetup {
+    fn default() -> Self {
+        Self { catalog: Catalog::default(), scripts: Scripts::default(), config: String::new(), gateways: 2 }
+    }
+}
+
+/// One role in a process of its own.
+#[derive(Debug)]
+pub struct RoleProcess {
+    pub name: String,
+    pub role: &'static str,
+    pub url: String,
+    pub process: Process,
+    starts: usize,
+}
+
+/// What a role prints when it listens.
+#[derive(Debug, Deserialize)]
+struct Greeting {
+    url: String,
+}
+
+/// Roles apart that run.
+#[derive(Debug)]
+pub struct Stack {
+    pub stub: Stub,
+    pub gateways: Vec<RoleProcess>,
+    pub ledger: RoleProcess,
+    pub reconciler: RoleProcess,
+    pub control: RoleProcess,
+    pub admin: Client,
+    /// Of its topics.
+    pub prefix: String,
+    folder: TempDir,
+}
+
+/// What only this test program and this machine share, so the admin's token may stand here.
+const ADMIN_TOKEN: &str = "an admin token for tests, drawn by nobody";
+const MASTER_KEY: &str = "a master key for tests, drawn by nobody at all";
+
+impl Stack {
+    /// Starts the servers if they do not run, makes topics and tables, starts all roles, and returns when every one is
+    /// ready and the tenant has its counters.
+    pub async fn start(setup: StackSetup) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let StackSetup { catalog, scripts, config, gateways } = setup;
+        let servers = tokio::task::spawn_blocking(Servers::shared).await.expect("the servers start");
+        let stub = Stub::start(StubOptions { scripts, ..StubOptions::default() }).expect("the stub starts");
+        let folder = tempfile::Builder::new().prefix("weir-stack-").tempdir().expect("a folder can be made");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("a file can be written");
+            folder.path().join(name).display().to_string()
+        };
+        let credential = format!("file:{}", write("provider.key", PROVIDER_KEY));
+        write("catalog.toml", &catalog.to_toml(&format!("{}/v1", stub.url()), &credential));
+        let secrets = [("pepper", PEPPER), ("master_key", MASTER_KEY), ("admin_token", ADMIN_TOKEN)]
+            .map(|(name, text)| format!("{name} = \"file:{}\"\n", write(name, text)))
+            .concat();
+        let number = NUMBER.fetch_add(1, Ordering::SeqCst);
+        let name = format!("t{}n{number}", std::process::id());
+        let stores = servers.sections(&name);
+        write("weir.toml", &format!("{stores}\n{config}\n[secrets]\n{secrets}"));
+        run_ok(folder.path(), &["topics", "apply"]);
+        run_ok(folder.path(), &["migrate"]);
+        let path = folder.path();
+        // All at once: each waits for what it needs.
+        let control = RoleProcess::start(path, "control", "control", &["--catalog", "catalog.toml"]);
+        let ledger = RoleProcess::start(path, "ledger", "ledger", &[]);
+        let reconciler = RoleProcess::start(path, "reconciler", "reconciler", &[]);
+        let gateways = (0..gateways).map(|n| RoleProcess::start(path, "gateway", &format!("gateway-{n}"), &[]));
+        let gateways: Vec<RoleProcess> = gateways.collect();
+        let admin = Client::new(&control.url, ADMIN_TOKEN);
+        let stack = Self { stub, gateways, ledger, reconciler, control, admin, prefix: format!("{name}."), folder };
+        stack.ready().await;
+        stack
+    }
+
+    fn roles(&self) -> impl Iterator<Item = &RoleProcess> {
+        self.gateways.iter().chain([&self.ledger, &self.reconciler, &self.control])
+    }
+
+    /// Waits until every role is ready and the counters of [`TENANT`] are there.
+    pub async fn ready(&self) {
+        for role in self.roles() {
+            role.ready().await;
+        }
+        eventually("counters of the tenant", LONG, async || self.counters().await).await;
+    }
+
+    /// Of [`TENANT`]; `None` while nobody has built them.
+    pub async fn counters(&self) -> Option<Value> {
+        let answer = self.admin.get(&format!("/admin/v1/counters?tenant={TENANT}")).await;
+        answer.status.is_success().then(|| answer.json())
+    }
+
+    /// Where its topics are.
+    #[must_use]
+    pub fn brokers(&self) -> String {
+        Servers::shared().brokers.join(",")
+    }
+
+    /// At a gateway, with the key of the tests.
+    #[must_use]
+    pub fn client(&self, gateway: usize) -> Client {
+        Client::new(&self.gateways[gateway].url, KEY)
+    }
+
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Runs `weir <arguments>` with this installation's configuration, on the control plane's folder.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        run(self.folder.path(), arguments)
+    }
+
+    /// The same for a command that must succeed: its standard output.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        run_ok(self.folder.path(), arguments)
+    }
+
+    /// Waits until log, ledger and counters agree to the last unit and nothing is reserved; gives what `replay --verify`
+    /// said.
+    pub async fn at_rest(&self) -> Value {
+        let told = std::sync::Mutex::new(String::new());
+        let rest = async || {
+            let counters = self.counters().await?;
+            let output = self.run(&["replay", "--verify", "--json"]);
+            let verified: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+            *told.lock().expect("nobody panicked") =
+                format!("{counters}\n{verified:?}\n{}", String::from_utf8_lossy(&output.stderr));
+            let verified = verified?;
+            let is_quiet = counters["reserved"] == 0 && verified["not_built_yet"] == 0;
+            (is_quiet && verified["agrees"] == true).then_some(verified)
+        };
+        let deadline = Instant::now() + LONG;
+        loop {
+            if let Some(rest) = rest().await {
+                return rest;
+            }
+            let told = told.lock().expect("nobody panicked").clone();
+            assert!(Instant::now() < deadline, "no rest: {told}\n{}", self.told());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// What every process said last: for the message of a failure.
+    #[must_use]
+    pub fn told(&self) -> String {
+        self.roles().map(|role| format!("== {}\n{}\n", role.name, role.process.told())).collect()
+    }
+}
+
+impl RoleProcess {
+    fn start(folder: &Path, role: &'static str, name: &str, more: &[&str]) -> Self {
+        let (process, url) = launch(folder, role, name, more, 1);
+        Self { name: name.to_owned(), role, url, process, starts: 1 }
+    }
+
+    /// Starts it again on its folder, at another port.
+    pub fn restart(&mut self, stack_folder: &Path) {
+        self.process.kill();
+        self.starts += 1;
+        (self.process, self.url) = launch(stack_folder, self.role, &self.name, &[], self.starts);
+    }
+
+    /// Waits for `/readyz`.
+    pub async fn ready(&self) {
+        let probe = Client::new(&self.url, "");
+        let deadline = Instant::now() + LONG;
+        loop {
+            let answer = probe.get("/readyz").await;
+            if answer.status.is_success() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{}: {}\n{}", self.name, answer.text(), self.process.told());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn launch(folder: &Path, role: &str, name: &str, more: &[&str], start: usize) -> (Process, String) {
+    let mut command = Command::new(weir_binary());
+    command.args([role, "--json", "--listen", "127.0.0.1:0", "--name", name, "--config", "weir.toml", "--data"]);
+    command.arg(folder.join(name)).args(more).current_dir(folder);
+    let mut process = Process::start(command, folder, &format!("{name}-{start}"));
+    let deadline = Instant::now() + LONG;
+    loop {
+        let printed = std::fs::read_to_string(&process.stdout).unwrap_or_default();
+        let greeting = printed.lines().find_map(|line| serde_json::from_str::<Greeting>(line).ok());
+        if let Some(Greeting { url }) = greeting {
+            return (process, url);
+        }
+        let ended = process.ended();
+        assert!(ended.is_none(), "{name} ended at its start: {ended:?}\n{}", process.told());
+        assert!(Instant::now() < deadline, "{name} does not listen\n{}", process.told());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(weir_binary());
+    command.args(arguments).args(["--config", "weir.toml"]);
+    // What only concerns servers has no folder to name.
+    if !matches!(arguments, ["topics", ..] | ["migrate", ..]) {
+        command.arg("--data").arg(folder.join("control"));
+    }
+    command.current_dir(folder).output().expect("the binary can be run")
+}
+
+fn run_ok(folder: &Path, arguments: &[&str]) -> String {
+    let output = run(folder, arguments);
+    let (printed, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "weir {arguments:?}: {}\n{printed}\n{said}", output.status);
+    printed.into_owned()
+}
+
+/// A duration as configurations write it.
+#[must_use]
+pub fn seconds(count: u64) -> String {
+    HumanDuration::from_secs(count).to_string()
+}
+
+/// A script of the stack.
+pub(crate) fn script(name: &str) -> PathBuf {
+    crate::repository().join("deploy/dev/stack").join(name)
+}
