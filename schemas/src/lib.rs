@@ -28,11 +28,13 @@ pub mod usage_row;
 mod datum;
 pub mod frame;
 pub mod json;
+pub mod names;
 mod parts;
 pub mod released;
 
 pub use datum::DatumError;
 pub use frame::{DecodeError, EncodeError, FieldError, FieldProblem, MAX_FRAME_BYTES};
+pub use names::Names;
 pub use record::Record;
 
 #[cfg(test)]

@@ -13,13 +13,14 @@ use serde::de::{self, Visitor};
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
-use weir_domain::ids::{KeyId, ModelName, ReservationId, TeamId};
+use weir_domain::ids::{ModelName, ReservationId};
 use weir_domain::money::{Amounts, NanoUsd};
 use weir_domain::quota::{Scope, Subject};
 use weir_domain::reservation::Labels;
 use weir_domain::usage::{Meter, Usage};
 
 use crate::datum::{DatumError, nanos_of};
+use crate::names::Names;
 
 /// An Avro fixed of `N` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -267,28 +268,96 @@ struct WireScope<'a> {
     model: Option<&'a str>,
 }
 
-impl<'a> From<&'a Scope> for WireScope<'a> {
-    fn from(scope: &'a Scope) -> Self {
-        let (subject, id) = match &scope.subject {
-            Subject::Tenant => (SubjectKind::Tenant, None),
-            Subject::Team(team) => (SubjectKind::Team, Some(team.as_str())),
-            Subject::Key(key) => (SubjectKind::Key, Some(key.as_str())),
+/// A scope whose texts are lent: from a frame, or from a [`Scope`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ScopeText<'a> {
+    subject: SubjectText<'a>,
+    pub(crate) model: Option<&'a str>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SubjectText<'a> {
+    Tenant,
+    Team(&'a str),
+    Key(&'a str),
+}
+
+impl ScopeText<'_> {
+    pub(crate) const fn subject_id(&self) -> Option<&str> {
+        match self.subject {
+            SubjectText::Tenant => None,
+            SubjectText::Team(id) | SubjectText::Key(id) => Some(id),
+        }
+    }
+
+    /// The scope, its texts out of `names`.
+    pub(crate) fn scope(&self, names: &mut Names) -> Scope {
+        let subject = match self.subject {
+            SubjectText::Tenant => Subject::Tenant,
+            SubjectText::Team(id) => Subject::Team(names.text(id)),
+            SubjectText::Key(id) => Subject::Key(names.text(id)),
         };
-        Self { subject, id, model: scope.model.as_ref().map(ModelName::as_str) }
+        Scope { subject, model: self.model.map(|model| names.text(model)) }
     }
 }
 
-impl TryFrom<WireScope<'_>> for Scope {
-    type Error = &'static str;
-    fn try_from(wire: WireScope<'_>) -> Result<Self, &'static str> {
-        let subject = match (wire.subject, wire.id) {
-            (SubjectKind::Tenant, None) => Subject::Tenant,
-            (SubjectKind::Team, Some(id)) => Subject::Team(TeamId::new(id)),
-            (SubjectKind::Key, Some(id)) => Subject::Key(KeyId::new(id)),
-            (SubjectKind::Tenant, Some(_)) => return Err("a tenant's scope names an id"),
-            (SubjectKind::Team | SubjectKind::Key, None) => return Err("the scope of a team or key names no id"),
+impl<'a> From<&'a Scope> for ScopeText<'a> {
+    fn from(scope: &'a Scope) -> Self {
+        let subject = match &scope.subject {
+            Subject::Tenant => SubjectText::Tenant,
+            Subject::Team(team) => SubjectText::Team(team.as_str()),
+            Subject::Key(key) => SubjectText::Key(key.as_str()),
         };
-        Ok(Self { subject, model: wire.model.map(ModelName::new) })
+        Self { subject, model: scope.model.as_ref().map(ModelName::as_str) }
+    }
+}
+
+impl Serialize for ScopeText<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let subject = match self.subject {
+            SubjectText::Tenant => SubjectKind::Tenant,
+            SubjectText::Team(_) => SubjectKind::Team,
+            SubjectText::Key(_) => SubjectKind::Key,
+        };
+        WireScope { subject, id: self.subject_id(), model: self.model }.serialize(serializer)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for ScopeText<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let WireScope { subject, id, model } = WireScope::deserialize(deserializer)?;
+        let subject = match (subject, id) {
+            (SubjectKind::Tenant, None) => SubjectText::Tenant,
+            (SubjectKind::Team, Some(id)) => SubjectText::Team(id),
+            (SubjectKind::Key, Some(id)) => SubjectText::Key(id),
+            (SubjectKind::Tenant, Some(_)) => return Err(de::Error::custom("a tenant's scope names an id")),
+            (SubjectKind::Team | SubjectKind::Key, None) => {
+                return Err(de::Error::custom("the scope of a team or key names no id"));
+            }
+        };
+        Ok(Self { subject, model })
+    }
+}
+
+/// A list of scopes: the reservation's own when it is written, lent by the frame when it is read.
+#[derive(Debug)]
+pub(crate) enum ScopeTexts<'a> {
+    Of(&'a [Scope]),
+    Read(Vec<ScopeText<'a>>),
+}
+
+impl Serialize for ScopeTexts<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Of(scopes) => serializer.collect_seq(scopes.iter().map(ScopeText::from)),
+            Self::Read(texts) => serializer.collect_seq(texts),
+        }
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for ScopeTexts<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::deserialize(deserializer).map(Self::Read)
     }
 }
 
@@ -296,11 +365,11 @@ pub(crate) mod scopes {
     use super::*;
 
     pub(crate) fn serialize<S: Serializer>(scopes: &Arc<[Scope]>, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(scopes.iter().map(WireScope::from))
+        ScopeTexts::Of(scopes).serialize(serializer)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Arc<[Scope]>, D::Error> {
-        let scopes = Vec::<WireScope<'de>>::deserialize(deserializer)?;
-        scopes.into_iter().map(Scope::try_from).collect::<Result<_, _>>().map_err(de::Error::custom)
+        let texts = Vec::<ScopeText<'de>>::deserialize(deserializer)?;
+        Ok(Names::default().scopes(&texts))
     }
 }

@@ -76,6 +76,18 @@ impl Append {
         Self(Receipt::Counted(counted))
     }
 
+    /// Where the batch will stand once it was written, from a log that gives offsets out at once; others only know it
+    /// then.
+    #[must_use]
+    pub fn place(&self) -> Option<Placed> {
+        match &self.0 {
+            Receipt::Refused(_) => None,
+            Receipt::Counted(counted) => Some(counted.placed).filter(|placed| !placed.in_spool),
+            #[cfg(feature = "kafka")]
+            Receipt::Ticket(_) => None,
+        }
+    }
+
     /// Resolves when a killed process cannot lose the batch. Never waits for a sync.
     ///
     /// # Errors

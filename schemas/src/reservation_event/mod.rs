@@ -14,6 +14,7 @@ use weir_domain::reservation::{Event, EventKind};
 use crate::event_id::event_id;
 use crate::frame::{DecodeError, EncodeError, FieldError, FieldProblem};
 use crate::json;
+use crate::names::Names;
 
 /// What the writer adds to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +100,12 @@ impl ReservationEvent {
 
     /// Reads a frame of any released version of any event. The event id is the one that was written.
     pub fn decode(frame: &[u8]) -> Result<Self, DecodeError> {
-        let event = wire::decode(frame)?;
+        Self::decode_with(frame, &mut Names::default())
+    }
+
+    /// As [`Self::decode`], sharing the texts that came before.
+    pub fn decode_with(frame: &[u8], names: &mut Names) -> Result<Self, DecodeError> {
+        let event = wire::decode(frame, names)?;
         check(&event.header, &event.event, event.kind)?;
         Ok(event)
     }

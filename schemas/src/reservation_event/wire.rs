@@ -7,14 +7,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weir_domain::attempt::{AttemptNumber, AttemptOutcome, Target};
 use weir_domain::calendar::{Window, WindowKind};
-use weir_domain::ids::{KeyId, ModelName, PriceVersion, Region, ReservationId, TeamId, TenantId};
-use weir_domain::quota::{Counting, Scope};
+use weir_domain::ids::{ReservationId, TeamId};
+use weir_domain::quota::Counting;
 use weir_domain::reservation::{Created, Event, EventKind, IdempotencyRecord, Labels, PendCause, UsageRecord};
 use weir_domain::usage::UsageSource;
 
 use crate::datum::DatumError;
 use crate::frame::{self, DecodeError, EncodeError, FieldError, FieldProblem, Opened};
-use crate::parts::{Fixed, Meters, Millis, WireAmounts, labels, scopes};
+use crate::names::{Names, TargetText};
+use crate::parts::{Fixed, Meters, Millis, ScopeTexts, WireAmounts, labels};
 
 use super::{Header, ReservationEvent};
 
@@ -36,7 +37,7 @@ const fn schema_id(kind: EventKind) -> u32 {
     }
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct EventHeader<'a> {
     event_id: Fixed<16>,
     reservation_id: Fixed<16>,
@@ -58,8 +59,8 @@ struct ReservationCreated<'a> {
     model: &'a str,
     fingerprint: Fixed<32>,
     hold: WireAmounts,
-    #[serde(with = "scopes")]
-    counted_scopes: Arc<[Scope]>,
+    #[serde(borrow)]
+    counted_scopes: ScopeTexts<'a>,
     counted_windows: Vec<WireWindow>,
     price_version: &'a str,
     admitted_at: Millis,
@@ -200,29 +201,29 @@ fn put(of: &ReservationEvent, body: &impl Serialize, out: &mut Vec<u8>) -> Resul
     frame::encode(of.kind.as_str(), schema_id(of.kind), body, out)
 }
 
-pub(super) fn decode(frame: &[u8]) -> Result<ReservationEvent, DecodeError> {
+pub(super) fn decode(frame: &[u8], names: &mut Names) -> Result<ReservationEvent, DecodeError> {
     let opened = frame::open(frame)?;
     let found = opened.released.record;
     let kind = EventKind::ALL.into_iter().find(|kind| kind.as_str() == found);
     let kind = kind.ok_or(DecodeError::OtherRecord { expected: "reservation event", found })?;
-    let (header, event) = read(&opened, kind)?;
+    let (header, event) = read(&opened, kind, names)?;
     let header_of = Header {
         reservation: ReservationId::from_bytes(header.reservation_id.0),
         recorded_at_us: header.recorded_at,
-        region: Region::new(header.region),
-        tenant: TenantId::new(header.tenant),
-        key: KeyId::new(header.key_id),
+        region: names.text(header.region),
+        tenant: names.text(header.tenant),
+        key: names.text(header.key_id),
         snapshot_version: header.snapshot_version,
         trace_id: header.trace_id.map(|id| id.0),
     };
     Ok(ReservationEvent { header: header_of, event, kind, event_id: header.event_id.0 })
 }
 
-fn read<'f>(opened: &Opened<'f>, kind: EventKind) -> Result<(EventHeader<'f>, Event), DecodeError> {
+fn read<'f>(opened: &Opened<'f>, kind: EventKind, names: &mut Names) -> Result<(EventHeader<'f>, Event), DecodeError> {
     Ok(match kind {
         EventKind::ReservationCreated => {
             let body: ReservationCreated<'f> = opened.read()?;
-            let created = body.created()?;
+            let created = body.created(names)?;
             (body.header, Event::ReservationCreated(Arc::new(created)))
         }
         EventKind::ReservationExtended => {
@@ -232,7 +233,7 @@ fn read<'f>(opened: &Opened<'f>, kind: EventKind) -> Result<(EventHeader<'f>, Ev
         }
         EventKind::AttemptStarted => {
             let body: AttemptStarted<'f> = opened.read()?;
-            let (number, hold, target) = (body.header.attempt, body.hold.into(), Arc::new(body.target()));
+            let (number, hold, target) = (body.header.attempt, body.hold.into(), body.target(names));
             (body.header, Event::AttemptStarted { number, hold, target })
         }
         EventKind::AttemptCorrelated => {
@@ -247,8 +248,8 @@ fn read<'f>(opened: &Opened<'f>, kind: EventKind) -> Result<(EventHeader<'f>, Ev
         }
         EventKind::UsageRecorded => {
             let body: UsageRecorded<'f> = opened.read()?;
-            let (number, record) = (body.header.attempt, Arc::new(body.record()));
-            (body.header, Event::UsageRecorded { number, record })
+            let (header, record) = body.into_parts(names);
+            (header, Event::UsageRecorded { number: header.attempt, record: Arc::new(record) })
         }
         EventKind::AttemptClosed => {
             let AttemptClosed { header, outcome } = opened.read()?;
@@ -302,7 +303,7 @@ impl<'a> ReservationCreated<'a> {
             model: created.model.as_str(),
             fingerprint: Fixed(created.fingerprint),
             hold: created.hold.into(),
-            counted_scopes: Arc::clone(&created.counting.scopes),
+            counted_scopes: ScopeTexts::Of(&created.counting.scopes),
             counted_windows: created.counting.windows.map(window).to_vec(),
             price_version: created.price_version.as_str(),
             admitted_at: Millis(created.admitted_at_ms),
@@ -316,25 +317,29 @@ impl<'a> ReservationCreated<'a> {
     }
 
     /// The ids that the header names are not repeated in the body.
-    fn created(&self) -> Result<Created, FieldError> {
+    fn created(&self, names: &mut Names) -> Result<Created, FieldError> {
         let idempotency = self
             .idempotency
             .as_ref()
             .map(|record| IdempotencyRecord { key_hash: record.key_hash.0, expires_at_ms: record.expires_at.0 });
+        let scopes = match &self.counted_scopes {
+            ScopeTexts::Read(texts) => names.scopes(texts),
+            ScopeTexts::Of(scopes) => Arc::from(*scopes),
+        };
         Ok(Created {
             id: ReservationId::from_bytes(self.header.reservation_id.0),
-            tenant: TenantId::new(self.header.tenant),
-            team: self.team.map(TeamId::new),
-            key: KeyId::new(self.header.key_id),
-            model: ModelName::new(self.model),
+            tenant: names.text(self.header.tenant),
+            team: self.team.map(|team| names.text(team)),
+            key: names.text(self.header.key_id),
+            model: names.text(self.model),
             fingerprint: self.fingerprint.0,
             hold: self.hold.into(),
-            counting: Counting { scopes: Arc::clone(&self.counted_scopes), windows: self.windows()? },
-            price_version: PriceVersion::new(self.price_version),
+            counting: Counting { scopes, windows: self.windows()? },
+            price_version: names.text(self.price_version),
             admitted_at_ms: self.admitted_at.0,
             due_ms: self.due_at.0,
-            owner: Arc::from(self.owner),
-            labels: Arc::clone(&self.labels),
+            owner: names.text(self.owner),
+            labels: names.labels(&self.labels),
             end_user: self.end_user.map(str::to_owned),
             idempotency,
             adjust_on_mismatch: self.adjust_on_mismatch,
@@ -369,14 +374,9 @@ impl<'a> AttemptStarted<'a> {
         }
     }
 
-    fn target(&self) -> Target {
-        Target {
-            deployment: self.deployment.into(),
-            provider: self.provider.into(),
-            upstream_model: self.upstream_model.to_owned(),
-            provider_region: self.provider_region.to_owned(),
-            price: self.price.to_owned(),
-        }
+    fn target(&self, names: &mut Names) -> Arc<Target> {
+        let Self { header: _, hold: _, deployment, provider, upstream_model, provider_region, price } = *self;
+        names.target(TargetText { deployment, provider, upstream_model, provider_region, price })
     }
 }
 
@@ -394,14 +394,15 @@ impl<'a> UsageRecorded<'a> {
         }
     }
 
-    fn record(&self) -> UsageRecord {
-        UsageRecord {
-            usage: self.meters.0.clone().into_owned(),
+    fn into_parts(self, names: &mut Names) -> (EventHeader<'a>, UsageRecord) {
+        let record = UsageRecord {
+            usage: self.meters.0.into_owned(),
             source: self.source,
             charge: self.charge.into(),
-            price_version: PriceVersion::new(self.price_version),
+            price_version: names.text(self.price_version),
             served_tier: self.served_tier.map(str::to_owned),
             cause: self.cause.to_owned(),
-        }
+        };
+        (self.header, record)
     }
 }

@@ -10,11 +10,10 @@ mod tests;
 
 pub use image::FoldImage;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::attempt::{Attempt, AttemptNumber, AttemptOutcome};
-use crate::ids::{ReservationId, TenantId};
+use crate::ids::{OwnMap, ReservationId, ReservationMap, TenantId};
 use crate::ledger::{Context, LedgerLine, Posting, ReservationAccount, SourcePosition};
 use crate::quota::{Book, BookOptions};
 use crate::reservation::{Created, Event, Reservation, ReservationStatus};
@@ -49,8 +48,8 @@ struct Folded {
 #[derive(Debug, Clone, Default)]
 pub struct Fold {
     options: BookOptions,
-    books: HashMap<TenantId, Book>,
-    folded: HashMap<ReservationId, Folded>,
+    books: OwnMap<TenantId, Book>,
+    folded: ReservationMap<Folded>,
 }
 
 impl Fold {
@@ -68,40 +67,36 @@ impl Fold {
         recorded_at_ms: i64,
     ) -> Result<Absorbed, Unknown> {
         if let Event::ReservationCreated(created) = event {
-            let tenant = created.tenant.clone();
-            self.folded.entry(id).or_insert_with(|| Folded { tenant, account: ReservationAccount::default() });
+            let tenant = || Folded { tenant: created.tenant.clone(), account: ReservationAccount::default() };
+            self.folded.entry(id).or_insert_with(tenant);
         }
         let folded = self.folded.get_mut(&id).ok_or(Unknown(id))?;
-        let book = self.books.entry(folded.tenant.clone()).or_insert_with(|| Book::new(self.options));
-        let state_before = book.reservation(id).cloned();
-        let before = state_before.as_ref().map(Reservation::status);
+        let book = match self.books.get_mut(&folded.tenant) {
+            Some(book) => book,
+            None => self.books.entry(folded.tenant.clone()).or_insert_with(|| Book::new(self.options)),
+        };
+        let state = book.reservation(id);
+        let before = state.map(Reservation::status);
 
-        let posting = post(&mut folded.account, state_before.as_ref(), source, event, recorded_at_ms);
-        book.record(id, event, recorded_at_ms);
+        let posting = post(&mut folded.account, state, source, event, recorded_at_ms);
+        let mut is_news = book.record(id, event, recorded_at_ms);
         if let Some(line) = posting.as_ref().and_then(line_of) {
             let total = line.total;
-            book.record(id, &Event::ChargeCorrected { number: line.key.attempt, total }, recorded_at_ms);
+            is_news |= book.record(id, &Event::ChargeCorrected { number: line.key.attempt, total }, recorded_at_ms);
             book.confirm(id, line.key.attempt, source, recorded_at_ms);
         }
         book.mark_applied(source);
 
-        let state_after = book.reservation(id);
-        let is_news = state_after != state_before.as_ref();
-        let after = state_after.map(Reservation::status).ok_or(Unknown(id))?;
-        let ended = if after.is_final() { state_after.cloned() } else { None };
+        let state = book.reservation(id).ok_or(Unknown(id))?;
+        let after = state.status();
+        let ended = after.is_final().then(|| state.clone());
         let absorbed = Absorbed { tenant: folded.tenant.clone(), before, after, posting, is_news, ended };
-        self.forget(&absorbed.tenant, recorded_at_ms);
-        Ok(absorbed)
-    }
-
-    fn forget(&mut self, tenant: &TenantId, now_ms: i64) {
         let mut gone = Vec::new();
-        if let Some(book) = self.books.get_mut(tenant) {
-            book.forget(now_ms, &mut gone);
-        }
+        book.forget(recorded_at_ms, &mut gone);
         for id in gone {
             self.folded.remove(&id);
         }
+        Ok(absorbed)
     }
 
     /// Takes back a reservation that left, from its stored lines in order; `false` when there are none.
@@ -146,9 +141,8 @@ impl Fold {
         self.books.get(tenant)
     }
 
-    #[must_use]
-    pub fn into_books(self) -> HashMap<TenantId, Book> {
-        self.books
+    pub fn into_books(self) -> impl Iterator<Item = (TenantId, Book)> {
+        self.books.into_iter()
     }
 }
 

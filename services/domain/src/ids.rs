@@ -1,8 +1,13 @@
 //! Identifiers. All are opaque: a name that a person chose lives in the control store and can be deleted there, while
 //! an id that is on the log stays for ever.
 
+mod map;
+
+pub use map::{OwnBits, OwnMap, ReservationMap};
+
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -31,6 +36,13 @@ macro_rules! text_id {
         impl From<&str> for $name {
             fn from(text: &str) -> Self {
                 Self::new(text)
+            }
+        }
+
+        /// Shares the text.
+        impl From<Arc<str>> for $name {
+            fn from(text: Arc<str>) -> Self {
+                Self(text)
             }
         }
 
@@ -94,9 +106,16 @@ text_id!(
 );
 
 /// A reservation: one per client request (I3). A UUIDv7, made by `weir_runtime::entropy`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ReservationId(Uuid);
+
+/// Of the half that is random: one word, whatever hashes it.
+impl Hash for ReservationId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.as_u64_pair().1);
+    }
+}
 
 impl ReservationId {
     #[must_use]

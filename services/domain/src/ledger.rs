@@ -166,6 +166,8 @@ impl ReservationAccount {
         };
         let Some(account) = self.attempts.iter_mut().find(|account| account.number == number) else {
             if let Some(line) = line {
+                // Hardly any reservation has a second one, and a list that grows takes room for four at once.
+                self.attempts.reserve_exact(1);
                 self.attempts.push(AttemptAccount {
                     number,
                     total: line.total,

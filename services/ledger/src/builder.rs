@@ -16,12 +16,14 @@ use weir_domain::ledger::LineKey;
 use weir_domain::quota::Book;
 use weir_runtime::clock::SharedClock;
 use weir_runtime::failpoint;
+use weir_schemas::reservation_event::ReservationEvent;
 use weir_streams::consumer::{Applied, Delivery, Effect, EffectError, StoreError, Subscription};
-use weir_streams::{Append, AppendError, Batch, EventLog, Topic};
+use weir_streams::{Append, AppendError, EventLog, Topic};
 
 use crate::checkpoint::{CheckpointOptions, LeftOut, Snapshot};
-use crate::contract::{LedgerError, LedgerStore};
-use crate::outgoing::{self, OutgoingError};
+use crate::contract::{Change, LedgerError, LedgerStore};
+use crate::handover::Handover;
+use crate::outgoing::{self, Outgoing, OutgoingError};
 use crate::projection::{AbsorbError, Projection};
 use crate::start::Folded;
 
@@ -41,7 +43,21 @@ pub struct LedgerBuilder {
     store: Arc<dyn LedgerStore>,
     clock: SharedClock,
     options: CheckpointOptions,
+    beside: Beside,
     state: Mutex<State>,
+}
+
+/// Sees every event that the builder reads, so that nobody else in the process decodes it again.
+pub trait Witness: std::fmt::Debug + Send + Sync {
+    /// Called in the order of the log, and again for what is delivered again. MUST NOT block.
+    fn saw(&self, event: &ReservationEvent);
+}
+
+/// Who is in the same process, and is told in memory what others read from the log.
+#[derive(Debug, Clone, Default)]
+pub struct Beside {
+    pub witness: Option<Arc<dyn Witness>>,
+    pub handover: Option<Arc<Handover>>,
 }
 
 #[derive(Debug)]
@@ -50,7 +66,7 @@ struct State {
     /// The first record not applied yet, by partition.
     applied: BTreeMap<u32, u64>,
     /// Stored and not yet durable on its own topic.
-    outgoing: Vec<Batch>,
+    outgoing: Vec<Outgoing>,
     since_checkpoint: u64,
     checkpoint_at_ms: i64,
 }
@@ -88,7 +104,13 @@ impl LedgerBuilder {
             since_checkpoint: folded.replayed_events,
             checkpoint_at_ms,
         };
-        Self { log, store, clock, options, state: Mutex::new(state) }
+        Self { log, store, clock, options, beside: Beside::default(), state: Mutex::new(state) }
+    }
+
+    /// The same builder, which tells `beside` what it reads and writes.
+    #[must_use]
+    pub fn with(self, beside: Beside) -> Self {
+        Self { beside, ..self }
     }
 
     /// Takes a checkpoint now: at a clean stop, after the consumer's loop has ended.
@@ -143,7 +165,15 @@ impl LedgerBuilder {
 
     async fn absorb_all(&self, state: &mut State, delivery: &Delivery<'_>) -> Result<(), EffectError> {
         for record in delivery.records {
-            let absorbed = state.projection.absorb(&*self.store, record).await;
+            let absorbed = match state.projection.read(record) {
+                Ok(event) => {
+                    if let Some(witness) = &self.beside.witness {
+                        witness.saw(&event);
+                    }
+                    state.projection.take(&*self.store, record, &event).await
+                }
+                Err(error) => Err(error),
+            };
             absorbed.map_err(|error| match error {
                 AbsorbError::Poison(reason) => EffectError::Poison { offset: record.offset, reason },
                 AbsorbError::Store(error) => retry(&error),
@@ -155,26 +185,46 @@ impl LedgerBuilder {
     /// Stores what is pending, then says it. What cannot be done now stays for the next try.
     async fn flush(&self, state: &mut State) -> Result<(), EffectError> {
         if state.projection.has_pending() {
-            let changes = state.projection.changes();
-            failpoint::pass("builder.before_store").await;
-            match self.store.post(Arc::clone(&changes)).await {
-                Ok(_) => {}
-                Err(LedgerError::Conflict { key, field }) => return Err(conflict(state, key, field)),
-                Err(error) => return Err(retry(&error)),
+            let changes = state.projection.take_changes();
+            match self.store_changes(&changes, &state.projection).await {
+                Ok(outgoing) => state.outgoing.extend(outgoing),
+                Err(error) => {
+                    state.projection.put_back(&changes);
+                    return Err(match error {
+                        OutgoingError::Store(LedgerError::Conflict { key, field }) => conflict(state, key, field),
+                        OutgoingError::Store(_) | OutgoingError::Encode(_) => retry(&error),
+                    });
+                }
             }
-            let batches = outgoing::batches(&*self.store, &changes, &state.projection).await;
-            // An entry that cannot be written would be one that the ledger has and finance never sees: better to stand
-            // still, visibly. The event was read from a frame of the same bound, so it does not happen.
-            let batches = batches.map_err(|error: OutgoingError| retry(&error))?;
-            state.outgoing.extend(batches);
             state.projection.stored();
         }
         failpoint::pass("builder.before_publish").await;
         self.publish(state).await
     }
 
+    /// An entry that cannot be written would be one that the ledger has and finance never sees: better to stand still,
+    /// visibly. The event was read from a frame of the same bound, so it does not happen.
+    async fn store_changes(
+        &self,
+        changes: &Arc<[Change]>,
+        projection: &Projection,
+    ) -> Result<Vec<Outgoing>, OutgoingError> {
+        failpoint::pass("builder.before_store").await;
+        self.store.post(Arc::clone(changes)).await?;
+        outgoing::batches(&*self.store, changes, projection).await
+    }
+
     async fn publish(&self, state: &mut State) -> Result<(), EffectError> {
-        let appends: Vec<Append> = state.outgoing.iter().map(|batch| self.log.append(batch.clone())).collect();
+        let append = |outgoing: &Outgoing| {
+            let append = self.log.append(outgoing.batch.clone());
+            if let (Some(handover), Some(placed), Topic::Ledger) =
+                (&self.beside.handover, append.place(), outgoing.batch.topic)
+            {
+                handover.leave(placed.first.offset, outgoing.corrections.iter().cloned());
+            }
+            append
+        };
+        let appends: Vec<Append> = state.outgoing.iter().map(append).collect();
         for append in appends {
             append.durable().await.map_err(|error: AppendError| retry(&error))?;
         }

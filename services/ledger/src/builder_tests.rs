@@ -17,7 +17,7 @@ use weir_schemas::discrepancy::Discrepancy;
 use weir_schemas::ledger_entry::LedgerEntry;
 use weir_schemas::usage_row::UsageRow;
 use weir_streams::consumer::{Consumer, ConsumerOptions, Resolution};
-use weir_streams::{OnPoison, StoredRecord};
+use weir_streams::{Batch, OnPoison, StoredRecord};
 
 use super::*;
 use crate::conformance::scene;

@@ -18,6 +18,7 @@ pub mod sqlite;
 mod hours;
 
 pub mod builder;
+pub mod handover;
 mod outgoing;
 pub mod projection;
 
@@ -30,11 +31,12 @@ pub mod verify;
 #[cfg(test)]
 mod testing;
 
-pub use builder::{CONSUMER, LedgerBuilder, subscription};
+pub use builder::{Beside, CONSUMER, LedgerBuilder, Witness, subscription};
 pub use checkpoint::CheckpointOptions;
 pub use contract::{LedgerError, LedgerStore};
 #[cfg(feature = "cql")]
 pub use cql::CqlLedger;
 pub use cql::CqlOptions;
+pub use handover::Handover;
 pub use sqlite::SqliteLedger;
 pub use start::{Folded, Started, start};

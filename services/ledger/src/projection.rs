@@ -4,16 +4,16 @@
 //! at any distance) finds it in the store again. What the fold has decided and nobody stored yet stays **pending** here,
 //! so that a delivery which failed half-way, and comes again, loses nothing: the second time its events are no news.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
 
 use weir_domain::attempt::{Attempt, AttemptNumber};
 use weir_domain::fold::{Absorbed, Fold, Unknown};
-use weir_domain::ids::{Region, ReservationId};
+use weir_domain::ids::{Region, ReservationId, ReservationMap};
 use weir_domain::ledger::{Discrepancy, LedgerLine, Posting, SourcePosition};
 use weir_domain::reservation::{Created, Event, Reservation};
+use weir_schemas::Names;
 use weir_schemas::reservation_event::{Header, ReservationEvent};
 use weir_schemas::usage_row::RowSource;
 use weir_streams::StoredRecord;
@@ -27,7 +27,8 @@ pub struct Projection {
     /// The newest time that an event was recorded at, ms: how far the horizon has moved.
     latest_ms: i64,
     pending: Vec<Pending>,
-    index: HashMap<ReservationId, usize>,
+    index: ReservationMap<usize>,
+    names: Names,
 }
 
 /// What a batch did to one reservation.
@@ -42,8 +43,8 @@ pub(crate) struct Pending {
     status_since_ms: Option<i64>,
     events: Vec<EventMark>,
     lines: Vec<LedgerLine>,
-    /// Attempts that closed or whose charge moved, each with the event behind it.
-    pub rows: BTreeMap<AttemptNumber, RowSource>,
+    /// Attempts that closed or whose charge moved, each with the event behind it; hardly ever more than one.
+    pub rows: Vec<(AttemptNumber, RowSource)>,
     pub discrepancies: Vec<(Discrepancy, RowSource)>,
 }
 
@@ -60,7 +61,7 @@ pub(crate) enum AbsorbError {
 impl Projection {
     #[must_use]
     pub fn new(fold: Fold, latest_ms: i64) -> Self {
-        Self { fold, latest_ms, pending: Vec::new(), index: HashMap::new() }
+        Self { fold, latest_ms, pending: Vec::new(), index: ReservationMap::default(), names: Names::with_room() }
     }
 
     #[must_use]
@@ -85,7 +86,23 @@ impl Projection {
 
     /// Folds one record of the reservations' topic; says whether it is the first of its reservation.
     pub(crate) async fn absorb(&mut self, store: &dyn LedgerStore, record: &StoredRecord) -> Result<bool, AbsorbError> {
-        let event = ReservationEvent::decode(&record.value).map_err(|error| AbsorbError::Poison(error.to_string()))?;
+        let event = self.read(record)?;
+        self.take(store, record, &event).await
+    }
+
+    /// What a record says.
+    pub(crate) fn read(&mut self, record: &StoredRecord) -> Result<ReservationEvent, AbsorbError> {
+        ReservationEvent::decode_with(&record.value, &mut self.names)
+            .map_err(|error| AbsorbError::Poison(error.to_string()))
+    }
+
+    /// Folds what [`Self::read`] gave.
+    pub(crate) async fn take(
+        &mut self,
+        store: &dyn LedgerStore,
+        record: &StoredRecord,
+        event: &ReservationEvent,
+    ) -> Result<bool, AbsorbError> {
         let source = source_of(record)?;
         let id = event.header().reservation;
         if self.may_be_forgotten(id, event.event()) {
@@ -157,7 +174,7 @@ impl Projection {
         pending.ended = absorbed.ended;
         let behind = RowSource { recorded_at_ms: mark.recorded_at_ms, position: mark.source };
         if matches!(event, Event::AttemptClosed { .. }) && absorbed.is_news {
-            pending.rows.insert(mark.attempt, behind);
+            pending.has_row(mark.attempt, behind);
         }
         match absorbed.posting {
             None | Some(Posting::AlreadyPosted) => {}
@@ -179,22 +196,24 @@ impl Projection {
         &mut self.pending[at]
     }
 
-    /// Everything that is not stored yet, as changes; it stays pending until [`Projection::stored`].
-    pub(crate) fn changes(&self) -> Arc<[Change]> {
-        self.pending.iter().filter_map(|pending| self.change(pending)).collect()
+    /// Everything that is not stored yet, as changes. [`Projection::stored`] follows, or [`Projection::put_back`].
+    pub(crate) fn take_changes(&mut self) -> Arc<[Change]> {
+        let Self { fold, pending, .. } = self;
+        pending.iter_mut().filter_map(|pending| pending.take_change(fold)).collect()
     }
 
-    fn change(&self, pending: &Pending) -> Option<Change> {
-        let reservation = pending.ended.as_ref().or_else(|| self.fold.reservation(pending.id))?.clone();
-        Some(Change {
-            status_since_ms: pending.status_since_ms.unwrap_or(reservation.created.admitted_at_ms),
-            reservation,
-            events: pending.events.clone(),
-            lines: pending.lines.clone(),
-        })
+    /// The changes were not stored: they are pending again.
+    pub(crate) fn put_back(&mut self, changes: &[Change]) {
+        for Change { reservation, status_since_ms: _, events, lines } in changes {
+            let Some(pending) = self.index.get(&reservation.created.id).map(|at| &mut self.pending[*at]) else {
+                continue;
+            };
+            pending.ended = reservation.status().is_final().then(|| reservation.clone());
+            (pending.events, pending.lines) = (events.clone(), lines.clone());
+        }
     }
 
-    /// What [`Projection::changes`] leaves out of the change of `id`.
+    /// What [`Projection::take_changes`] leaves out of the change of `id`.
     pub(crate) fn pending(&self, id: ReservationId) -> Option<&Pending> {
         self.index.get(&id).map(|at| &self.pending[*at])
     }
@@ -226,14 +245,34 @@ impl Pending {
             status_since_ms: None,
             events: Vec::new(),
             lines: Vec::new(),
-            rows: BTreeMap::new(),
+            rows: Vec::new(),
             discrepancies: Vec::new(),
         }
     }
 
     fn post(&mut self, line: LedgerLine, behind: RowSource) {
-        self.rows.insert(line.key.attempt, behind);
+        self.has_row(line.key.attempt, behind);
         self.lines.push(line);
+    }
+
+    fn has_row(&mut self, attempt: AttemptNumber, behind: RowSource) {
+        match self.rows.iter_mut().find(|(known, _)| *known == attempt) {
+            Some((_, newest)) => *newest = behind,
+            None => self.rows.push((attempt, behind)),
+        }
+    }
+
+    fn take_change(&mut self, fold: &Fold) -> Option<Change> {
+        let reservation = match self.ended.take() {
+            Some(ended) => ended,
+            None => fold.reservation(self.id)?.clone(),
+        };
+        Some(Change {
+            status_since_ms: self.status_since_ms.unwrap_or(reservation.created.admitted_at_ms),
+            reservation,
+            events: std::mem::take(&mut self.events),
+            lines: std::mem::take(&mut self.lines),
+        })
     }
 }
 

@@ -85,7 +85,7 @@ pub async fn start(
     }
     Ok(Started {
         at_builder,
-        books_at_end: folded.projection.into_fold().into_books(),
+        books_at_end: folded.projection.into_fold().into_books().collect(),
         replayed_events: folded.replayed_events,
         checkpoint_taken_at_ms,
     })

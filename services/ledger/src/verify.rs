@@ -254,7 +254,7 @@ impl<'a> Verifier<'a> {
         }
         self.since_comparison = 0;
         let chunk = self.chunk.clone();
-        for change in self.projection.changes().iter() {
+        for change in self.projection.take_changes().iter() {
             let id = change.reservation.created.id;
             self.add_up(change);
             let mut found = |difference| self.report.add(difference, self.options);
@@ -284,7 +284,7 @@ impl<'a> Verifier<'a> {
         if self.report.not_built_yet == 0 {
             self.compare_count().await?;
         }
-        let rest = self.projection.changes();
+        let rest = self.projection.take_changes();
         rest.iter().for_each(|change| self.add_up(change));
         let fold = self.projection.into_fold();
         for (tenant, book) in fold.books() {

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::{Mutex, RwLock};
 
-use weir_domain::ids::{KeyId, ReservationId, TenantId};
+use weir_domain::ids::{KeyId, OwnMap, ReservationId, TenantId};
 use weir_domain::quota::{Book, BookOptions, Correction, Reply};
 use weir_domain::reservation::{Command, Reservation, ReservationStatus};
 use weir_runtime::clock::SharedClock;
 
 use crate::contract::{QuotaError, QuotaStore, TenantReading};
 
-type Books = HashMap<TenantId, Arc<Mutex<Book>>>;
+type Books = OwnMap<TenantId, Arc<Mutex<Book>>>;
 
 #[derive(Debug)]
 pub struct MemoryQuota {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use weir_domain::reservation::Decision;
+use weir_ledger::handover::{Handed, Handover};
 use weir_quota::QuotaStore;
 use weir_runtime::failpoint;
 use weir_schemas::Record;
@@ -25,28 +26,43 @@ pub const CONSUMER: &str = "corrector";
 pub struct Corrector {
     quota: Arc<dyn QuotaStore>,
     metrics: ReconcilerMetrics,
+    handover: Option<Arc<Handover>>,
 }
 
 impl Corrector {
     #[must_use]
     pub const fn new(quota: Arc<dyn QuotaStore>, metrics: ReconcilerMetrics) -> Self {
-        Self { quota, metrics }
+        Self { quota, metrics, handover: None }
+    }
+
+    /// The same corrector, which takes from its builder's hand what it would else decode.
+    #[must_use]
+    pub fn with_handover(self, handover: Arc<Handover>) -> Self {
+        Self { handover: Some(handover), ..self }
+    }
+
+    fn read(&self, record: &StoredRecord) -> Result<Handed, EffectError> {
+        if let Some(handed) = self.handover.as_ref().and_then(|handover| handover.take(record.offset)) {
+            return Ok(handed);
+        }
+        let entry = LedgerEntry::decode(&record.value)
+            .map_err(|error| EffectError::Poison { offset: record.offset, reason: error.to_string() })?;
+        Ok(Handed { correction: entry.correction(), tenant: entry.tenant })
     }
 
     async fn correct(&self, record: &StoredRecord) -> Result<(), EffectError> {
-        let entry = LedgerEntry::decode(&record.value)
-            .map_err(|error| EffectError::Poison { offset: record.offset, reason: error.to_string() })?;
+        let Handed { tenant, correction } = self.read(record)?;
         failpoint::pass("corrector.before_store").await;
         let reply = self
             .quota
-            .correct(&entry.tenant, &entry.correction())
+            .correct(&tenant, &correction)
             .await
             .map_err(|error| EffectError::Retry { reason: error.to_string() })?;
         match reply.decision {
             Decision::Change(_) => {
                 self.metrics.corrections.inc();
                 tracing::debug!(
-                    reservation_id = %entry.reservation, attempt = entry.attempt, seq = entry.seq, "counter corrected"
+                    reservation_id = %correction.reservation, attempt = correction.number, "counter corrected"
                 );
                 Ok(())
             }

@@ -6,7 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -15,8 +17,9 @@ use thiserror::Error;
 use weir_domain::attempt::AttemptNumber;
 use weir_domain::ids::ReservationId;
 use weir_domain::reservation::Event;
+use weir_ledger::Witness;
 use weir_schemas::reservation_event::ReservationEvent;
-use weir_streams::{EventLog, ReadError, StoredRecord, Topic};
+use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
 
 use crate::tail;
 
@@ -40,6 +43,8 @@ pub struct IndexError {
 const MOST: usize = 500_000;
 /// Six events a request: what fills the index at a start is read in seconds.
 const LOOK_BACK_RECORDS: u64 = 6 * MOST as u64;
+/// Pause after the log could not be read.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The newest correlations of the log.
 #[derive(Debug, Default)]
@@ -52,7 +57,42 @@ struct Newest {
 }
 
 impl RecentCorrelations {
-    /// Follows one partition until `stop`, from some way before its end.
+    /// Takes in what stands on one partition some way before `until`, once: what comes from there on is told.
+    ///
+    /// # Errors
+    /// [`ReadError`], when the log cannot be read without a person.
+    pub async fn look_back(
+        &self,
+        log: Arc<dyn EventLog>,
+        partition: u32,
+        until: u64,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<(), ReadError> {
+        let mut stop = pin!(stop);
+        let topic = Topic::Reservations;
+        let start = log.offsets(topic, partition).await?.start;
+        let mut offset = start.max(until.saturating_sub(LOOK_BACK_RECORDS));
+        while offset < until {
+            let at = Position { topic, partition, offset };
+            let read = tokio::select! {
+                biased;
+                () = stop.as_mut() => return Ok(()),
+                read = log.read(at, Limits::default(), Visibility::Durable) => read,
+            };
+            match read {
+                Ok(records) if records.is_empty() => return Ok(()),
+                Ok(records) => {
+                    offset = records.last().map_or(offset, |record| record.offset + 1);
+                    self.learn(&records);
+                }
+                Err(error) if error.is_temporary() => tokio::time::sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows one partition until `stop`, from some way before its end: for a process without a builder.
     ///
     /// # Errors
     /// [`ReadError`], when the log cannot be followed without a person.
@@ -70,9 +110,15 @@ impl RecentCorrelations {
     pub fn learn(&self, records: &[StoredRecord]) {
         let events = records.iter().filter(|record| is_correlation(&record.value));
         for event in events.filter_map(|record| ReservationEvent::decode(&record.value).ok()) {
-            if let Event::AttemptCorrelated { number, provider_id } = event.event() {
-                self.0.lock().insert(provider_id, (event.header().reservation, *number));
-            }
+            self.saw(&event);
+        }
+    }
+}
+
+impl Witness for RecentCorrelations {
+    fn saw(&self, event: &ReservationEvent) {
+        if let Event::AttemptCorrelated { number, provider_id } = event.event() {
+            self.0.lock().insert(provider_id, (event.header().reservation, *number));
         }
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! The order is the point. Nothing is admitted before the counters were folded from the log (I15), and the log closes
 //! last, because everything before it may still append. Tasks have three owners, so that each part can be waited for
-//! alone: requests, the work beside them, and the operators' side.
+//! alone: requests, the work beside them, and the operators' side. Consumers run on a thread of their own.
 
 pub(crate) mod admission;
 pub(crate) mod consumers;
@@ -107,6 +107,8 @@ pub enum StartError {
     Ledger { path: PathBuf, source: LedgerError },
     #[error("the counters cannot be folded from the log")]
     Fold(#[from] FoldError),
+    #[error("there is no thread for the consumers")]
+    Thread(#[source] std::io::Error),
     #[error("the stub provider cannot be started")]
     Stub(#[from] StubError),
 }
@@ -207,7 +209,6 @@ impl Weir {
         let quota: Arc<dyn QuotaStore> = Arc::<MemoryQuota>::clone(&memory);
         let identity = Identity::new(ROLE, config.process.name.as_deref(), clock.now_ms());
         let snapshot = Arc::new(ArcSwap::new(control.current()));
-        let builder = storage.builder(&config, folded.at_builder, &clock);
         let running = Running {
             config: &config,
             log: &storage.log,
@@ -222,7 +223,8 @@ impl Weir {
         };
         let books = Arc::clone(&control) as Arc<dyn PriceBooks>;
         let derived = Derived { ledger: Arc::clone(&storage.ledger), quota: Arc::clone(&quota), books };
-        let consumers = Consumers::start(&running, &derived, builder);
+        let consumers =
+            Consumers::start(&running, &storage, &derived, folded.at_builder).map_err(StartError::Thread)?;
         upkeep::start(&running, &storage, &quota, &control, &consumers).await;
         let gateway = admission::gateway(&running, &quota, pepper, upstream);
         let desk = Desk {

@@ -3,7 +3,7 @@
 //! A [`Consumer`] reads durable records, hands them to its [`Effect`] in order, and only then moves its position. A
 //! crash between the two delivers again, so **effects are idempotent**; one that can store the position in its own
 //! transaction does so and says it. While there is a backlog a batch is large; at the tail it is what is there, at
-//! once after silence and some milliseconds after the one before under load.
+//! once after silence and some 25 ms after the one before under load.
 //!
 //! An event that can never be digested must neither stop the others nor be passed over by later events of its key:
 //! in money topics its key is **parked** (see [`Parking`]), elsewhere the record is skipped. Either way a dead letter

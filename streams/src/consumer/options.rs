@@ -10,7 +10,7 @@ use crate::topics::OnPoison;
 pub struct ConsumerOptions {
     /// From the topic's row in `topics.toml`.
     pub on_poison: OnPoison,
-    /// Of one delivery.
+    /// Of one delivery: what comes in a tenth of a second at the highest rates.
     pub limits: Limits,
     pub seen: Visibility,
     /// A delivery at the tail begins at least this long after the one before it ended, unless a full one waits or somebody
@@ -32,9 +32,9 @@ impl ConsumerOptions {
     pub fn new(on_poison: OnPoison) -> Self {
         Self {
             on_poison,
-            limits: Limits::default(),
+            limits: Limits { records: 4096, bytes: 8 * 1024 * 1024 },
             seen: Visibility::Durable,
-            gather: Duration::from_millis(5),
+            gather: Duration::from_millis(25),
             first_pause: Duration::from_millis(50),
             longest_pause: Duration::from_secs(5),
             look_every: Duration::from_secs(1),

@@ -6,6 +6,7 @@
 
 mod image;
 mod parts;
+mod scopes;
 
 pub use image::BookImage;
 
@@ -15,12 +16,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::{AttemptNumber, AttemptOutcome};
 use crate::calendar::Window;
-use crate::ids::{KeyId, ReservationId};
+use crate::ids::{KeyId, ReservationId, ReservationMap};
 use crate::ledger::SourcePosition;
 use crate::money::{Amounts, Charge};
 use crate::reservation::{
     Balances, Command, Conflict, Decision, Event, Position, Reservation, ReservationStatus, Reserve, apply, decide,
 };
+
+use scopes::{Moved, Places, Scopes};
 
 use super::counters::admits;
 use super::{Counter, CounterReading, Counting, Denial, Limit, RateStandings, Scope, ScopeCounters};
@@ -51,6 +54,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// When its lease ends, if it has one.
+    fn due_ms(&self) -> Option<i64> {
+        (!self.reservation.closed).then_some(self.reservation.due_ms)
+    }
+
     fn position(&self) -> Position {
         let mut position = self.reservation.position();
         if self.lapsed {
@@ -74,7 +82,11 @@ impl Entry {
     pub fn confirm(&mut self, number: AttemptNumber, offset: i64) {
         match self.confirmed.iter_mut().find(|(confirmed, _)| *confirmed == number) {
             Some((_, newest)) => *newest = offset.max(*newest),
-            None => self.confirmed.push((number, offset)),
+            None => {
+                // Hardly any reservation has a second one, and a list that grows takes room for four at once.
+                self.confirmed.reserve_exact(1);
+                self.confirmed.push((number, offset));
+            }
         }
     }
 
@@ -94,6 +106,13 @@ impl Entry {
                 is_free || self.confirmed_until(attempt.number).is_some()
             })
     }
+}
+
+/// An entry and where its counters are.
+#[derive(Debug, Clone)]
+struct Held {
+    entry: Entry,
+    places: Places,
 }
 
 /// What a store answers. `reservation` differs from the id of the command only when an `Idempotency-Key` is already
@@ -127,8 +146,8 @@ pub struct Correction {
 #[derive(Debug, Clone, Default)]
 pub struct Book {
     options: BookOptions,
-    scopes: HashMap<Scope, ScopeCounters>,
-    entries: HashMap<ReservationId, Entry>,
+    scopes: Scopes,
+    entries: ReservationMap<Held>,
     /// Leases of what is Reserved, by their end.
     due: BTreeSet<(i64, ReservationId)>,
     /// Leases that ended up to here have given their slot back.
@@ -152,7 +171,7 @@ impl Book {
     /// Decides and applies one command. Everything it changes, it changes at once.
     pub fn execute(&mut self, id: ReservationId, command: &Command, now_ms: i64) -> Reply {
         self.advance(now_ms);
-        if let Some(entry) = self.entries.get(&id).filter(|entry| entry.is_overtaken(command)) {
+        if let Some(entry) = self.entries.get(&id).map(|held| &held.entry).filter(|entry| entry.is_overtaken(command)) {
             return self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms);
         }
         self.execute_now(id, command, now_ms)
@@ -170,7 +189,7 @@ impl Book {
         {
             return reply;
         }
-        let state = self.entries.get(&id).map(|entry| &entry.reservation);
+        let state = self.reservation(id);
         let decision = decide(state, self, command, now_ms);
         if let Decision::Change(events) = &decision {
             for event in events {
@@ -202,12 +221,12 @@ impl Book {
             return Some(self.reply(id, Decision::Denied(denial), now_ms));
         }
         let (holder, expires_at_ms) = asked.idempotency.as_ref().and_then(|r| self.idempotency.get(&r.key_hash))?;
-        let entry = self.entries.get(holder)?;
-        let status = entry.reservation.status();
+        let holding = self.reservation(*holder)?;
+        let status = holding.status();
         if now_ms >= *expires_at_ms || status == ReservationStatus::Released {
             return None;
         }
-        let decision = if entry.reservation.created.fingerprint == asked.fingerprint {
+        let decision = if holding.created.fingerprint == asked.fingerprint {
             Decision::NoChange(status)
         } else {
             Decision::Conflict(Conflict::Fingerprint)
@@ -216,7 +235,7 @@ impl Book {
     }
 
     fn reply(&self, id: ReservationId, decision: Decision, now_ms: i64) -> Reply {
-        let status = self.entries.get(&id).map(|entry| entry.reservation.status());
+        let status = self.reservation(id).map(Reservation::status);
         Reply { reservation: id, decision, status, now_ms, rates: RateStandings::default() }
     }
 
@@ -225,7 +244,7 @@ impl Book {
     pub fn correct(&mut self, correction: &Correction, now_ms: i64) -> Reply {
         self.advance(now_ms);
         let Correction { reservation: id, number, total, source, .. } = *correction;
-        let reply = match self.entries.get(&id) {
+        let reply = match self.entries.get(&id).map(|held| &held.entry) {
             Some(entry) if entry.confirmed_until(number).is_some_and(|offset| offset >= source.offset) => {
                 self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms)
             }
@@ -249,43 +268,48 @@ impl Book {
 
     fn charge_directly(&mut self, correction: &Correction, now_ms: i64) {
         let charged = Position { charged: correction.amount, ..Position::default() };
-        self.shift(&correction.counting, correction.admitted_at_ms, Position::default(), charged, now_ms);
+        let places = self.scopes.places(&correction.counting.scopes);
+        let at = Moved { windows: &correction.counting.windows, admitted_at_ms: correction.admitted_at_ms, now_ms };
+        at.shift(&mut self.scopes, &places, Position::default(), charged);
     }
 
     /// The ledger has a line of the attempt, justified by the event at `source`.
     pub(crate) fn confirm(&mut self, id: ReservationId, number: AttemptNumber, source: SourcePosition, now_ms: i64) {
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.confirm(number, source.offset);
-        }
-        self.see_off(id, now_ms);
+        let Some(Held { entry, .. }) = self.entries.get_mut(&id) else { return };
+        entry.confirm(number, source.offset);
+        see_off(&mut self.leaving, entry, self.options, now_ms);
     }
 
-    /// Records an event that was decided elsewhere: by this book, or by whoever wrote the log that is being folded.
-    pub fn record(&mut self, id: ReservationId, event: &Event, now_ms: i64) {
-        let entry = self.entries.remove(&id);
-        let before = entry.as_ref().map(Entry::position).unwrap_or_default();
-        let due_before = entry.as_ref().filter(|e| !e.reservation.closed).map(|e| e.reservation.due_ms);
-        let is_new = entry.is_none();
-        let (state, confirmed, leaving) = match entry {
-            Some(entry) => (Some(entry.reservation), entry.confirmed, entry.leaving),
-            None => (None, Vec::new(), false),
-        };
-        let Some(reservation) = apply(state, event) else { return };
+    /// Records an event that was decided elsewhere: by this book, or by whoever wrote the log that is being folded. Says
+    /// whether it changed the reservation.
+    pub fn record(&mut self, id: ReservationId, event: &Event, now_ms: i64) -> bool {
+        let Some(Held { entry, places }) = self.entries.get_mut(&id) else { return self.begin(id, event, now_ms) };
+        let (before, due_before) = (entry.position(), entry.due_ms());
+        let is_news = entry.reservation.absorb(event);
         // A renewal takes the slot again, unless it too is over by now.
-        let lapsed = reservation.due_ms <= self.lapsed_until_ms;
-        // A copy of a creation must not take the key back from a later reservation.
-        if is_new && let Some(record) = &reservation.created.idempotency {
+        entry.lapsed = entry.reservation.due_ms <= self.lapsed_until_ms;
+        let (after, due_after) = (entry.position(), entry.due_ms());
+        Moved::of(&entry.reservation, now_ms).shift(&mut self.scopes, places, before, after);
+        see_off(&mut self.leaving, entry, self.options, now_ms);
+        self.move_due(id, due_before, due_after);
+        is_news
+    }
+
+    /// Only a creation begins a reservation; whatever else is said of one that is not here changes nothing.
+    fn begin(&mut self, id: ReservationId, event: &Event, now_ms: i64) -> bool {
+        let Some(reservation) = apply(None, event) else { return false };
+        if let Some(record) = &reservation.created.idempotency {
             self.idempotency.insert(record.key_hash, (id, record.expires_at_ms));
         }
-        let due_after = (!reservation.closed).then_some(reservation.due_ms);
-        let entry = Entry { reservation, lapsed, confirmed, leaving };
-        let (counting, admitted_at_ms) =
-            (entry.reservation.created.counting.clone(), entry.reservation.created.admitted_at_ms);
-        let after = entry.position();
-        self.entries.insert(id, entry);
-        self.shift(&counting, admitted_at_ms, before, after, now_ms);
-        self.move_due(id, due_before, due_after);
-        self.see_off(id, now_ms);
+        let lapsed = reservation.due_ms <= self.lapsed_until_ms;
+        let mut entry = Entry { lapsed, ..Entry::new(reservation) };
+        let places = self.scopes.places(&entry.reservation.created.counting.scopes);
+        let at = Moved::of(&entry.reservation, now_ms);
+        at.shift(&mut self.scopes, &places, Position::default(), entry.position());
+        see_off(&mut self.leaving, &mut entry, self.options, now_ms);
+        self.move_due(id, None, entry.due_ms());
+        self.entries.insert(id, Held { entry, places });
+        true
     }
 
     fn move_due(&mut self, id: ReservationId, before: Option<i64>, after: Option<i64>) {
@@ -300,29 +324,6 @@ impl Book {
         }
     }
 
-    /// Moves every counter of `counting` by the difference of two positions.
-    fn shift(&mut self, counting: &Counting, admitted_at_ms: i64, before: Position, after: Position, now_ms: i64) {
-        if before == after {
-            return;
-        }
-        let charged = after.charged - before.charged;
-        let held = after.held - before.held;
-        let pending = after.pending - before.pending;
-        let (admitted_s, now_s) = (admitted_at_ms.div_euclid(1000), now_ms.div_euclid(1000));
-        for scope in counting.scopes.iter() {
-            let counters = match self.scopes.get_mut(scope) {
-                Some(counters) => counters,
-                None => self.scopes.entry(scope.clone()).or_default(),
-            };
-            for window in counting.windows {
-                counters.change(window, charged, held, pending);
-            }
-            counters.change_rate(admitted_s, now_s, charged + held);
-            counters.change_slots(after.slots - before.slots);
-            counters.prune(&counting.windows);
-        }
-    }
-
     /// Gives back the slots of leases that ended: a dead process must not hold concurrency for longer.
     fn lapse_slots(&mut self, now_ms: i64) {
         if now_ms <= self.lapsed_until_ms {
@@ -330,28 +331,12 @@ impl Book {
         }
         let low = (self.lapsed_until_ms, ReservationId::from_bytes([0; 16]));
         let high = (now_ms, ReservationId::from_bytes([0xff; 16]));
-        let ended: Vec<ReservationId> = self.due.range(low..=high).map(|(_, id)| *id).collect();
         self.lapsed_until_ms = now_ms;
-        for id in ended {
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
+        for (_, id) in self.due.range(low..=high) {
+            let Some(Held { entry, places }) = self.entries.get_mut(id) else { continue };
             let before = entry.position();
             entry.lapsed = true;
-            let after = entry.position();
-            let created = std::sync::Arc::clone(&entry.reservation.created);
-            self.shift(&created.counting, created.admitted_at_ms, before, after, now_ms);
-        }
-    }
-
-    fn see_off(&mut self, id: ReservationId, now_ms: i64) {
-        if let Some(entry) = self.entries.get_mut(&id)
-            && !entry.leaving
-            && entry.may_go()
-        {
-            entry.leaving = true;
-            let horizon_ms = now_ms.saturating_add(self.options.retry_horizon_ms);
-            // An `Idempotency-Key` answers from the record, so the record lives as long as the key.
-            let key_expires_at_ms = entry.reservation.created.idempotency.as_ref().map(|record| record.expires_at_ms);
-            self.leaving.insert((key_expires_at_ms.map_or(horizon_ms, |at_ms| at_ms.max(horizon_ms)), id));
+            Moved::of(&entry.reservation, now_ms).shift(&mut self.scopes, places, before, entry.position());
         }
     }
 
@@ -363,14 +348,14 @@ impl Book {
                 return;
             }
             self.leaving.pop_first();
-            let Some(entry) = self.entries.get_mut(&id) else { continue };
+            let Some(Held { entry, .. }) = self.entries.get_mut(&id) else { continue };
             // A late event may have made it pending again in the meantime; then it stays until it may go once more.
             entry.leaving = false;
             if entry.may_go()
-                && let Some(entry) = self.entries.remove(&id)
+                && let Some(held) = self.entries.remove(&id)
             {
                 gone.push(id);
-                self.forget_idempotency(&entry.reservation);
+                self.forget_idempotency(&held.entry.reservation);
             }
         }
     }
@@ -385,24 +370,26 @@ impl Book {
     /// Takes back a record that left, as the ledger's lines describe it. Its charges are counted already.
     pub(crate) fn restore(&mut self, reservation: Reservation, confirmed: Vec<(AttemptNumber, i64)>, now_ms: i64) {
         let id = reservation.created.id;
-        self.entries.entry(id).or_insert(Entry { reservation, lapsed: false, confirmed, leaving: false });
-        self.see_off(id, now_ms);
+        let places = self.scopes.places(&reservation.created.counting.scopes);
+        let entry = Entry { confirmed, ..Entry::new(reservation) };
+        let held = self.entries.entry(id).or_insert(Held { entry, places });
+        see_off(&mut self.leaving, &mut held.entry, self.options, now_ms);
     }
 
     /// Reserved reservations whose lease ended by `now_ms`, oldest first, at most `most`.
     #[must_use]
     pub fn due(&self, now_ms: i64, most: usize) -> Vec<Reservation> {
         let ended = self.due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(most);
-        ended.filter_map(|(_, id)| self.entries.get(id)).map(|entry| entry.reservation.clone()).collect()
+        ended.filter_map(|(_, id)| self.reservation(*id)).cloned().collect()
     }
 
     #[must_use]
     pub fn reservation(&self, id: ReservationId) -> Option<&Reservation> {
-        self.entries.get(&id).map(|entry| &entry.reservation)
+        self.entries.get(&id).map(|held| &held.entry.reservation)
     }
 
     pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.entries.values().map(|entry| &entry.reservation)
+        self.entries.values().map(|held| &held.entry.reservation)
     }
 
     pub fn revoke(&mut self, key: KeyId) {
@@ -458,8 +445,21 @@ impl Book {
     /// What is held in all, by open reservations.
     #[must_use]
     pub fn held(&self) -> Amounts {
-        self.entries.values().map(|entry| entry.reservation.held()).sum()
+        self.reservations().map(Reservation::held).sum()
     }
+}
+
+/// Queues what may go, until its retry horizon is over.
+fn see_off(leaving: &mut BTreeSet<(i64, ReservationId)>, entry: &mut Entry, options: BookOptions, now_ms: i64) {
+    if entry.leaving || !entry.may_go() {
+        return;
+    }
+    entry.leaving = true;
+    let created = &entry.reservation.created;
+    let horizon_ms = now_ms.saturating_add(options.retry_horizon_ms);
+    // An `Idempotency-Key` answers from the record, so the record lives as long as the key.
+    let key_expires_at_ms = created.idempotency.as_ref().map(|record| record.expires_at_ms);
+    leaving.insert((key_expires_at_ms.map_or(horizon_ms, |at_ms| at_ms.max(horizon_ms)), created.id));
 }
 
 impl Balances for Book {
@@ -471,6 +471,6 @@ impl Balances for Book {
         slots: i64,
         now_ms: i64,
     ) -> Result<(), Denial> {
-        admits(&self.scopes, counting, limits, (extra, slots), now_ms)
+        admits(|scope| self.scopes.get(scope), counting, limits, (extra, slots), now_ms)
     }
 }

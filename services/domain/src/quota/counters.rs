@@ -1,7 +1,5 @@
 //! The counters of one scope: calendar windows, the sliding minute, and slots.
 
-use std::collections::{BTreeMap, HashMap};
-
 use serde::{Deserialize, Serialize};
 
 use crate::calendar::{Window, WindowKind};
@@ -37,7 +35,8 @@ pub struct CounterReading {
 /// Everything counted for one scope.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ScopeCounters {
-    windows: BTreeMap<Window, Counter>,
+    /// Ascending. A list, because there are some eight of them and every event looks at four.
+    windows: Vec<(Window, Counter)>,
     rate: RateWindow,
     slots: i64,
 }
@@ -45,11 +44,11 @@ pub struct ScopeCounters {
 impl ScopeCounters {
     #[must_use]
     pub fn counter(&self, window: Window) -> Counter {
-        self.windows.get(&window).copied().unwrap_or_default()
+        self.windows.iter().find(|(of, _)| *of == window).map(|(_, counter)| *counter).unwrap_or_default()
     }
 
     pub fn windows(&self) -> impl Iterator<Item = (Window, Counter)> {
-        self.windows.iter().map(|(window, counter)| (*window, *counter))
+        self.windows.iter().copied()
     }
 
     #[must_use]
@@ -79,7 +78,7 @@ impl ScopeCounters {
 
     /// Takes over what another store read.
     pub(super) fn see_total(&mut self, window: Window, unit: Unit, total: i64) {
-        let charged = &mut self.windows.entry(window).or_default().charged;
+        let charged = &mut self.counter_mut(window).charged;
         match unit {
             Unit::Requests => charged.requests = total,
             Unit::Tokens => charged.tokens = total,
@@ -96,10 +95,22 @@ impl ScopeCounters {
     }
 
     pub(super) fn change(&mut self, window: Window, charged: Amounts, held: Amounts, pending: Amounts) {
-        let counter = self.windows.entry(window).or_default();
+        let counter = self.counter_mut(window);
         counter.charged += charged;
         counter.held += held;
         counter.pending += pending;
+    }
+
+    fn counter_mut(&mut self, window: Window) -> &mut Counter {
+        let at = match self.windows.iter().position(|(of, _)| *of >= window) {
+            Some(at) if self.windows[at].0 == window => at,
+            found => {
+                let at = found.unwrap_or(self.windows.len());
+                self.windows.insert(at, (window, Counter::default()));
+                at
+            }
+        };
+        &mut self.windows[at].1
     }
 
     pub(super) fn change_rate(&mut self, admitted_s: i64, now_s: i64, change: Amounts) {
@@ -118,7 +129,7 @@ impl ScopeCounters {
         if self.windows.len() <= 2 * WindowKind::ALL.len() {
             return;
         }
-        self.windows.retain(|window, counter| {
+        self.windows.retain(|(window, counter)| {
             let is_recent = current.iter().any(|now| now.kind == window.kind && window.ordinal >= now.ordinal - 1);
             is_recent || counter.held != Amounts::ZERO
         });
@@ -179,8 +190,8 @@ impl ScopeCounters {
 }
 
 /// `Ok` when every one of `limits` has room for `extra` (and `slots` more slots), otherwise the first that has not.
-pub(super) fn admits(
-    scopes: &HashMap<Scope, ScopeCounters>,
+pub(super) fn admits<'a>(
+    counters_of: impl Fn(&Scope) -> Option<&'a ScopeCounters>,
     counting: &Counting,
     limits: &[Limit],
     (extra, slots): (Amounts, i64),
@@ -188,7 +199,7 @@ pub(super) fn admits(
 ) -> Result<(), Denial> {
     let untouched = ScopeCounters::default();
     for limit in limits {
-        let counters = scopes.get(&limit.scope).unwrap_or(&untouched);
+        let counters = counters_of(&limit.scope).unwrap_or(&untouched);
         counters.admits(limit, extra, slots, &counting.windows, now_ms)?;
     }
     Ok(())

@@ -49,16 +49,22 @@ impl Scope {
     /// Every scope that a request of `key` for `model` counts on.
     #[must_use]
     pub fn of_request(team: Option<&TeamId>, key: &KeyId, model: &ModelName) -> Arc<[Self]> {
+        Self::each_of_request(team, key, model).collect()
+    }
+
+    /// Whether `scopes` is what [`Self::of_request`] gives.
+    #[must_use]
+    pub fn are_of_request(scopes: &[Self], team: Option<&TeamId>, key: &KeyId, model: &ModelName) -> bool {
+        Self::each_of_request(team, key, model).eq(scopes.iter().cloned())
+    }
+
+    fn each_of_request(team: Option<&TeamId>, key: &KeyId, model: &ModelName) -> impl Iterator<Item = Self> {
         let team = team.cloned().map(Subject::Team);
         let subjects = [Some(Subject::Tenant), team, Some(Subject::Key(key.clone()))];
-        subjects
-            .into_iter()
-            .flatten()
-            .flat_map(|subject| {
-                let all_models = Self { subject: subject.clone(), model: None };
-                [all_models, Self { subject, model: Some(model.clone()) }]
-            })
-            .collect()
+        subjects.into_iter().flatten().flat_map(|subject| {
+            let all_models = Self { subject: subject.clone(), model: None };
+            [all_models, Self { subject, model: Some(model.clone()) }]
+        })
     }
 }
 

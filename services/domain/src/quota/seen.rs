@@ -51,6 +51,6 @@ impl Balances for Seen {
         slots: i64,
         now_ms: i64,
     ) -> Result<(), Denial> {
-        admits(&self.scopes, counting, limits, (extra, slots), now_ms)
+        admits(|scope| self.scopes.get(scope), counting, limits, (extra, slots), now_ms)
     }
 }

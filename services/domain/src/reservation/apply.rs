@@ -43,81 +43,100 @@ impl Reservation {
         }
     }
 
-    fn absorb(&mut self, event: &Event) {
+    /// Takes `event` in; says whether it changed anything.
+    pub(crate) fn absorb(&mut self, event: &Event) -> bool {
         match event {
-            Event::ReservationCreated(_) => {}
+            Event::ReservationCreated(_) => false,
             Event::ReservationExtended { number, by } => self.extend(*number, *by),
             Event::AttemptStarted { number, hold, target } => {
-                if self.attempt(*number).is_none() {
+                let is_new = self.attempt(*number).is_none();
+                if is_new {
                     self.attempts.push(Attempt::started(*number, *hold, Arc::clone(target)));
                     self.free = Amounts::ZERO;
                 }
+                is_new
             }
-            Event::AttemptCorrelated { number, provider_id } => {
-                if let Some(attempt) = self.attempt_mut(*number) {
-                    attempt.provider_id.get_or_insert_with(|| provider_id.clone());
+            Event::AttemptCorrelated { number, provider_id } => match self.attempt_mut(*number) {
+                Some(attempt) if attempt.provider_id.is_none() => {
+                    attempt.provider_id = Some(provider_id.clone());
+                    true
                 }
-            }
-            Event::UsageBounded { number, hold } => {
-                if let Some(attempt) = self.attempt_mut(*number) {
-                    attempt.hold = attempt.hold.min(*hold);
-                }
-            }
+                Some(_) | None => false,
+            },
+            Event::UsageBounded { number, hold } => self.attempt_mut(*number).is_some_and(|attempt| {
+                let tightened = attempt.hold.min(*hold);
+                set(&mut attempt.hold, tightened)
+            }),
             Event::UsageRecorded { number, record } => self.record_first_charge(*number, record.charge),
             Event::AttemptClosed { number, outcome } => self.close_attempt(*number, *outcome),
             Event::ReservationPending { cause, ordinal } => {
-                if *ordinal == self.resumes && !self.closed {
+                let is_next = *ordinal == self.resumes && !self.closed;
+                if is_next {
                     self.pended = Some(*cause);
                     self.end();
                 }
+                is_next
             }
             Event::ReservationSettled { .. } | Event::ReservationReleased => self.end(),
-            Event::ReservationResumed { ordinal, due_ms } => {
-                let answers_the_last_pending = *ordinal == self.resumes.saturating_add(1);
-                // What became known meanwhile has ended it for good.
-                let is_pending = self.status() == super::ReservationStatus::PendingReconciliation;
-                if answers_the_last_pending && is_pending && self.pended == Some(PendCause::Expired) {
-                    self.closed = false;
-                    self.pended = None;
-                    self.resumes = *ordinal;
-                    // A slot lives as long as its lease, and the lease lives again.
-                    self.slot = true;
-                    self.due_ms = self.due_ms.max(*due_ms);
-                }
+            Event::ReservationResumed { ordinal, due_ms } => self.resume(*ordinal, *due_ms),
+            Event::ReservationEscalated => set(&mut self.escalated, true),
+            Event::SlotFreed => set(&mut self.slot, false),
+            Event::LeaseRenewed { due_ms } => {
+                let due_ms = self.due_ms.max(*due_ms);
+                set(&mut self.due_ms, due_ms)
             }
-            Event::ReservationEscalated => self.escalated = true,
-            Event::SlotFreed => self.slot = false,
-            Event::LeaseRenewed { due_ms } => self.due_ms = self.due_ms.max(*due_ms),
             Event::ChargeCorrected { number, total } => self.correct(*number, *total),
         }
     }
 
-    fn extend(&mut self, number: AttemptNumber, by: Hold) {
+    fn extend(&mut self, number: AttemptNumber, by: Hold) -> bool {
         let is_copy = self.extended.iter().any(|(of, _)| *of == number) || self.attempt(number).is_some();
-        if !is_copy && !self.closed {
+        let extends = !is_copy && !self.closed;
+        if extends {
             self.extended.push((number, by));
             self.free += by;
         }
+        extends
+    }
+
+    fn resume(&mut self, ordinal: u16, due_ms: i64) -> bool {
+        let answers_the_last_pending = ordinal == self.resumes.saturating_add(1);
+        // What became known meanwhile has ended it for good.
+        let is_pending = self.status() == super::ReservationStatus::PendingReconciliation;
+        let resumes = answers_the_last_pending && is_pending && self.pended == Some(PendCause::Expired);
+        if resumes {
+            self.closed = false;
+            self.pended = None;
+            self.resumes = ordinal;
+            // A slot lives as long as its lease, and the lease lives again.
+            self.slot = true;
+            self.due_ms = self.due_ms.max(due_ms);
+        }
+        resumes
     }
 
     /// The first usage of an attempt charges it; later ones are the ledger's to rank, and come back as corrections.
-    fn record_first_charge(&mut self, number: AttemptNumber, charge: Charge) {
-        self.flag_if_nothing_was_owed(charge);
-        if let Some(attempt) = self.attempt_mut(number) {
-            attempt.charge.get_or_insert(charge);
+    fn record_first_charge(&mut self, number: AttemptNumber, charge: Charge) -> bool {
+        let is_flagged = self.flag_if_nothing_was_owed(charge);
+        match self.attempt_mut(number) {
+            Some(attempt) if attempt.charge.is_none() => {
+                attempt.charge = Some(charge);
+                true
+            }
+            Some(_) | None => is_flagged,
         }
     }
 
-    fn close_attempt(&mut self, number: AttemptNumber, outcome: AttemptOutcome) {
+    fn close_attempt(&mut self, number: AttemptNumber, outcome: AttemptOutcome) -> bool {
         let is_open = !self.closed;
-        let Some(attempt) = self.attempt_mut(number) else { return };
+        let Some(attempt) = self.attempt_mut(number) else { return false };
         let learns_something = match attempt.outcome {
             None => true,
             Some(AttemptOutcome::MayHaveExecuted | AttemptOutcome::ExecutedUsageUnknown) => outcome.is_known(),
             Some(AttemptOutcome::NotExecuted | AttemptOutcome::Executed) => false,
         };
         if !learns_something {
-            return;
+            return false;
         }
         attempt.outcome = Some(outcome);
         let hold_serves_the_next = outcome == AttemptOutcome::NotExecuted && attempt.charge.is_none() && is_open;
@@ -125,27 +144,35 @@ impl Reservation {
             let hold = attempt.hold;
             self.free += hold;
         }
+        true
     }
 
-    fn end(&mut self) {
-        self.closed = true;
-        self.free = Amounts::ZERO;
-        self.slot = false;
+    fn end(&mut self) -> bool {
+        // Each of the three, whatever the others come to.
+        set(&mut self.closed, true) | set(&mut self.free, Amounts::ZERO) | set(&mut self.slot, false)
     }
 
-    /// A charge on what was Released is right, and somebody should look at it.
-    fn flag_if_nothing_was_owed(&mut self, charge: Charge) {
+    /// A charge on what was Released is right, and somebody should look at it. Says whether the flag is new.
+    fn flag_if_nothing_was_owed(&mut self, charge: Charge) -> bool {
         let nothing_was_owed = self.status() == super::ReservationStatus::Released;
-        self.flagged |= nothing_was_owed && !charge.is_zero();
+        nothing_was_owed && !charge.is_zero() && set(&mut self.flagged, true)
     }
 
-    fn correct(&mut self, number: AttemptNumber, total: Charge) {
-        self.flag_if_nothing_was_owed(total);
+    fn correct(&mut self, number: AttemptNumber, total: Charge) -> bool {
+        let is_flagged = self.flag_if_nothing_was_owed(total);
         match self.attempt_mut(number) {
-            Some(attempt) => {
-                attempt.charge = Some(total);
+            Some(attempt) => set(&mut attempt.charge, Some(total)) || is_flagged,
+            None => {
+                self.attempts.push(Attempt::from_ledger(number, total));
+                true
             }
-            None => self.attempts.push(Attempt::from_ledger(number, total)),
         }
     }
+}
+
+/// Whether that is another value than before.
+fn set<T: PartialEq>(place: &mut T, value: T) -> bool {
+    let is_other = *place != value;
+    *place = value;
+    is_other
 }

@@ -207,6 +207,39 @@ fn the_log_alone_gives_the_state() {
 }
 
 #[test]
+fn an_event_says_truly_whether_it_changed_anything() {
+    let mut said = BTreeMap::new();
+    for seed in 0..runs(RUNS) {
+        let (mut dice, mut run, mut store) = (Dice::new(seed), RandomRun::new(seed), book());
+        let mut events: Vec<(ReservationId, Event)> = Vec::new();
+        for _ in 0..STEPS {
+            let step = run.step();
+            if let Decision::Change(news) = store.execute(step.id, &step.command, step.now_ms).decision {
+                events.extend(news.into_iter().map(|event| (step.id, event)));
+            }
+            // Some event of the past again, now and then to another reservation.
+            if let Some(at) = events.len().checked_sub(1).map(|last| dice.below(last as u64 + 1)) {
+                let (of, event) = events[usize::try_from(at).unwrap()].clone();
+                events.push((if dice.chance(20) { step.id } else { of }, event));
+            }
+        }
+        let mut states: BTreeMap<ReservationId, Reservation> = BTreeMap::new();
+        for (id, event) in events {
+            if let Some(state) = states.get_mut(&id) {
+                let before = state.clone();
+                let is_news = state.absorb(&event);
+                assert_eq!(is_news, *state != before, "seed {seed}: {event:?}");
+                *said.entry((event.kind(), is_news)).or_insert(0) += 1;
+            } else if let Some(state) = apply(None, &event) {
+                states.insert(id, state);
+            }
+        }
+    }
+    // 11 kinds on the log, and what concerns the store alone as one.
+    assert_eq!(said.keys().filter(|(_, is_news)| *is_news).count(), 12, "{said:?}");
+}
+
+#[test]
 fn copies_of_events_change_nothing_at_any_distance() {
     for seed in 0..runs(RUNS) {
         let (log, _) = log_of(seed);

@@ -42,7 +42,7 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
     drop(tasks.spawn("rebuilder", rebuilder.run(tasks.clone())));
 
     let counted = ReconcilerMetrics::declare(&ground.metrics);
-    let matching = consumers::reports(&running, &derived, &counted);
+    let matching = consumers::reports(&running, &derived, &counted, consumers::followed_correlations(&running));
     let correcting = Corrector::new(Arc::clone(&derived.quota), counted.clone());
     let of = |effect| Arc::new(Shared { effect, ledger: Arc::clone(&derived.ledger) });
     let groups = vec![

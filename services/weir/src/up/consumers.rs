@@ -4,7 +4,9 @@
 //! until it has read what the one before it wrote, so that a clean stop leaves nothing to fold.
 
 mod follower;
+mod thread;
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +16,8 @@ use tokio::time::Instant;
 use weir_domain::ids::{Region, TenantId};
 use weir_domain::policy::Snapshot;
 use weir_domain::reconcile::CeilingPolicy;
-use weir_ledger::LedgerBuilder;
 use weir_ledger::contract::LedgerStore;
+use weir_ledger::{Beside, Folded, Handover, LedgerBuilder, Witness};
 use weir_quota::QuotaStore;
 use weir_reconciler::{
     CeilingPolicies, Corrector, Journal, Presence, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts,
@@ -28,7 +30,9 @@ use weir_streams::{EventLog, Topic};
 use super::prices::{PriceBooks, PublishedPrices};
 use crate::process::Running;
 
+use super::storage::Storage;
 pub(crate) use follower::{Follower, Pulse};
+use thread::ConsumerThread;
 
 /// Where what is derived from the log is kept, and what deriving needs to know.
 #[derive(Debug, Clone)]
@@ -46,14 +50,33 @@ pub(crate) struct Consumers {
     log: Arc<dyn EventLog>,
     /// What acts by the clock rather than by the log.
     periodic: Tasks,
+    _thread: ConsumerThread,
 }
 
 impl Consumers {
-    pub fn start(running: &Running<'_>, derived: &Derived, builder: Arc<LedgerBuilder>) -> Self {
+    /// Starts all of them on a thread of their own, the builder where the fold has left it.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub(in crate::up) fn start(
+        running: &Running<'_>,
+        storage: &Storage,
+        derived: &Derived,
+        folded: Folded,
+    ) -> io::Result<Self> {
+        let thread = ConsumerThread::start()?;
+        let on_it = thread.enter();
         let (log, periodic) = (Arc::clone(running.log), Tasks::new());
         let counted = ReconcilerMetrics::declare(running.metrics);
-        let reports = reports(running, derived, &counted);
-        let corrector = Corrector::new(Arc::clone(&derived.quota), counted.clone());
+        let (index, handover) = (correlations(running, &folded), Arc::new(Handover::default()));
+        let beside = Beside {
+            witness: Some(Arc::clone(&index) as Arc<dyn Witness>),
+            // Its places are those of the one partition that the embedded log has.
+            handover: (log.partitions(Topic::Ledger) == 1).then(|| Arc::clone(&handover)),
+        };
+        let builder = Arc::new(storage.builder(running.config, folded, running.clock).with(beside));
+        let reports = reports(running, derived, &counted, index);
+        let corrector = Corrector::new(Arc::clone(&derived.quota), counted.clone()).with_handover(handover);
         let effects: [(&'static str, Topic, Arc<dyn Effect>); 3] = [
             (reports::CONSUMER, Topic::UsageReports, Arc::clone(&reports) as Arc<dyn Effect>),
             (weir_ledger::CONSUMER, Topic::Reservations, Arc::clone(&builder) as Arc<dyn Effect>),
@@ -64,7 +87,8 @@ impl Consumers {
         let followers = effects.into_iter().map(follow).collect();
         drop(periodic.spawn("parked reports", reports.run(periodic.clone())));
         drop(periodic.spawn("sweep", Arc::new(sweep(running, derived, counted)).run(periodic.clone())));
-        Self { followers, builder, log, periodic }
+        drop(on_it);
+        Ok(Self { followers, builder, log, periodic, _thread: thread })
     }
 
     /// Ends what acts by the clock. A step that began is finished.
@@ -100,25 +124,44 @@ pub(crate) fn journal(running: &Running<'_>) -> Journal {
 }
 
 /// Matches what comes on `weir.usage-reports`.
-pub(crate) fn reports(running: &Running<'_>, derived: &Derived, counted: &ReconcilerMetrics) -> Arc<Reports> {
+pub(crate) fn reports(
+    running: &Running<'_>,
+    derived: &Derived,
+    counted: &ReconcilerMetrics,
+    index: Arc<RecentCorrelations>,
+) -> Arc<Reports> {
     let ports = ReportPorts {
         quota: Arc::clone(&derived.quota),
         projection: projection(running, derived),
         journal: journal(running),
         prices: Arc::new(PublishedPrices::new(Arc::clone(&derived.books))),
-        index: correlations(running),
+        index,
     };
     Arc::new(Reports::new(ports, counted.clone(), running.config.reconciler.clone()))
 }
 
-/// The newest provider ids, followed from the log.
-fn correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
+/// The newest provider ids, followed from the log: for a process without a builder.
+pub(crate) fn followed_correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
     let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
     for partition in 0..running.log.partitions(Topic::Reservations) {
         let (following, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
         drop(tasks.spawn("correlations", async move {
             if let Err(error) = following.follow(log, partition, stopping).await {
                 tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
+            }
+        }));
+    }
+    index
+}
+
+/// The newest provider ids: those before the builder's position are read once, those from there on it tells.
+fn correlations(running: &Running<'_>, folded: &Folded) -> Arc<RecentCorrelations> {
+    let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
+    for (partition, until) in folded.positions.clone() {
+        let (learning, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
+        drop(tasks.spawn("correlations", async move {
+            if let Err(error) = learning.look_back(log, partition, until, stopping).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "older provider ids are not known");
             }
         }));
     }

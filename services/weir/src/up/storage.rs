@@ -67,8 +67,8 @@ impl Storage {
     }
 
     /// The builder, where the fold has left it.
-    pub fn builder(&self, config: &Config, folded: Folded, clock: &SharedClock) -> Arc<LedgerBuilder> {
+    pub fn builder(&self, config: &Config, folded: Folded, clock: &SharedClock) -> LedgerBuilder {
         let (log, store) = (Arc::clone(&self.log), Arc::clone(&self.ledger));
-        Arc::new(LedgerBuilder::new(folded, log, store, Arc::clone(clock), config.ledger.checkpoints()))
+        LedgerBuilder::new(folded, log, store, Arc::clone(clock), config.ledger.checkpoints())
     }
 }

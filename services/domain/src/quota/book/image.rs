@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{KeyId, ReservationId};
 use crate::quota::{Scope, ScopeCounters};
 
-use super::{Book, BookOptions, Entry};
+use super::scopes::Scopes;
+use super::{Book, BookOptions, Entry, Held};
 
 /// Everything of a [`Book`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +29,7 @@ impl Book {
     pub fn image(&self) -> BookImage {
         let mut scopes: Vec<_> = self.scopes.iter().map(|(scope, c)| (scope.clone(), c.clone())).collect();
         scopes.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut entries: Vec<_> = self.entries.iter().map(|(id, entry)| (*id, entry.clone())).collect();
+        let mut entries: Vec<_> = self.entries.iter().map(|(id, held)| (*id, held.entry.clone())).collect();
         entries.sort_by_key(|(id, _)| *id);
         let mut idempotency: Vec<_> =
             self.idempotency.iter().map(|(hash, (id, expires_at_ms))| (*hash, *id, *expires_at_ms)).collect();
@@ -49,14 +50,17 @@ impl Book {
 
     #[must_use]
     pub fn from_image(image: BookImage) -> Self {
-        let is_open = |(id, entry): &(ReservationId, Entry)| {
-            (!entry.reservation.closed).then_some((entry.reservation.due_ms, *id))
+        let mut scopes: Scopes = image.scopes.into_iter().collect();
+        let due = image.entries.iter().filter_map(|(id, entry)| Some((entry.due_ms()?, *id))).collect();
+        let held = |(id, entry): (ReservationId, Entry)| {
+            let places = scopes.places(&entry.reservation.created.counting.scopes);
+            (id, Held { entry, places })
         };
         Self {
             options: image.options,
-            scopes: image.scopes.into_iter().collect(),
-            due: image.entries.iter().filter_map(is_open).collect(),
-            entries: image.entries.into_iter().collect(),
+            due,
+            entries: image.entries.into_iter().map(held).collect(),
+            scopes,
             lapsed_until_ms: image.lapsed_until_ms,
             leaving: image.leaving.into_iter().collect(),
             idempotency: image.idempotency.into_iter().map(|(hash, id, until_ms)| (hash, (id, until_ms))).collect(),

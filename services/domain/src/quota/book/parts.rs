@@ -8,7 +8,7 @@ use super::{Book, Entry};
 
 impl Book {
     pub fn entries(&self) -> impl Iterator<Item = (ReservationId, &Entry)> {
-        self.entries.iter().map(|(id, entry)| (*id, entry))
+        self.entries.iter().map(|(id, held)| (*id, &held.entry))
     }
 
     pub fn scopes(&self) -> impl Iterator<Item = (&Scope, &ScopeCounters)> {
