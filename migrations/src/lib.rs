@@ -18,4 +18,6 @@ pub mod cql;
 
 pub use error::MigrationError;
 pub use runner::{Migrated, run};
-pub use sets::{CqlSet, Set};
+#[cfg(feature = "cql")]
+pub use sets::CqlSet;
+pub use sets::Set;

@@ -21,15 +21,18 @@ const CONTROL: &[Migration] = migrations!["control/0001_control.sql", "control/0
 
 const LEDGER: &[Migration] = migrations!["ledger/0001_ledger.sql"];
 
+#[cfg(feature = "cql")]
 const LEDGER_CQL: &[Migration] = migrations!["ledger/0001_ledger.cql"];
 
 /// The schema of one keyspace, which the processes of several machines share.
+#[cfg(feature = "cql")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CqlSet {
     /// As [`Set::Ledger`].
     Ledger,
 }
 
+#[cfg(feature = "cql")]
 impl CqlSet {
     pub const ALL: [Self; 1] = [Self::Ledger];
 
@@ -88,6 +91,7 @@ mod tests {
         for set in Set::ALL {
             lists_its_folder(set.as_str(), ".sql", set.migrations());
         }
+        #[cfg(feature = "cql")]
         for set in CqlSet::ALL {
             lists_its_folder(set.as_str(), ".cql", set.migrations());
         }

@@ -38,6 +38,8 @@ pub(super) async fn open_log(args: &ConfigArgs) -> Result<Option<Arc<dyn EventLo
         let opened = weir_streams::kafka::KafkaLog::open(options).await;
         return Ok(Some(Arc::new(opened.map_err(|error| Failure::missing(&error))?)));
     }
+    #[cfg(not(feature = "kafka"))]
+    args.load()?;
     Ok(None)
 }
 

@@ -27,7 +27,9 @@ use crate::process::{OPERATORS_FINISH, Running};
 use dead_letters::DeadLetters;
 use rebuild::Rebuild;
 
-pub(crate) use rebuild::{Fence, fold_while_still};
+pub(crate) use rebuild::Fence;
+#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+pub(crate) use rebuild::fold_while_still;
 
 /// Operators and their scripts; a burst beyond this is not one.
 const MOST_CONNECTIONS: usize = 256;
