@@ -3,7 +3,7 @@
 //! The embedded log counts: *written up to*, *durable up to*. A batch is done when the count has passed it, so all
 //! batches of a partition share two numbers and one list of waiting tasks, instead of one channel each. Tasks are woken
 //! in bulk, after the lock is let go. Where a place is only known once a broker has answered, each batch has a
-//! [`Ticket`] of its own.
+//! ticket of its own.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -29,9 +29,22 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// The next start gets `script`, as `weir_runtime::failpoint` reads it; an empty one is no script.
+    /// The next start gets `script`, as `weir_runtime::failpoint` reads it; an empty one is no script. Its hits count
+    /// from the start on.
     pub fn set(&self, script: &str) {
         std::fs::write(self.file(), script).expect("a plan can be written");
+        self.arm();
+    }
+
+    /// As [`set`](Self::set), but no hit counts before [`arm`](Self::arm).
+    pub fn hold(&self, script: &str) {
+        std::fs::write(self.file(), script).expect("a plan can be written");
+        std::fs::remove_file(self.from()).or_else(absent_is_fine).expect("the file can be removed");
+    }
+
+    /// From now on hits count, in every process of this plan.
+    pub fn arm(&self) {
+        std::fs::write(self.from(), "").expect("the file can be written");
     }
 
     /// What a house must start its processes with.
@@ -43,6 +56,14 @@ impl Plan {
     fn file(&self) -> PathBuf {
         self.0.path().join("failpoints")
     }
+
+    fn from(&self) -> PathBuf {
+        self.0.path().join("failpoints.from")
+    }
+}
+
+fn absent_is_fine(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// The launcher of a binary with fail points: a house's `binary`.
@@ -69,7 +90,7 @@ fn launcher(target: &Path) -> PathBuf {
     assert!(binary.is_file(), "cargo left no {}", binary.display());
     let script = format!(
         "#!/bin/sh\ntrap '' XFSZ\nif [ -s \"${{{PLAN}:-}}\" ]; then\n    WEIR_FAILPOINTS=$(cat \"${PLAN}\")\n    \
-         export WEIR_FAILPOINTS\nfi\nexec '{}' \"$@\"\n",
+         WEIR_FAILPOINTS_FROM=\"${PLAN}.from\"\n    export WEIR_FAILPOINTS WEIR_FAILPOINTS_FROM\nfi\nexec '{}' \"$@\"\n",
         binary.display()
     );
     // In place at once: another test program may be starting the one that is there.

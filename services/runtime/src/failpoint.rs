@@ -8,8 +8,10 @@
 //! ```
 //!
 //! `kill` ends the process with SIGKILL, `delay:D` waits, `fail` makes the point answer `true`, which the code there
-//! turns into its own error. `@n` means at the n-th hit only; without it, at every hit. A script that cannot be read
-//! kills the process with a message: a crash test whose fault never happens would pass for the wrong reason.
+//! turns into its own error. `@n` means at the n-th hit only; without it, at every hit. Where `WEIR_FAILPOINTS_FROM`
+//! names a file, nothing counts before that file is there, so that a test need not know how often a start passes a
+//! point. A script that cannot be read kills the process with a message: a crash test whose fault never happens would
+//! pass for the wrong reason.
 
 /// Passes a point. `true` asks the caller to fail. A delay blocks the thread: in async code use [`hit_async`].
 #[cfg(not(feature = "failpoints"))]

@@ -7,7 +7,7 @@
 //!                                                          synced: durable
 //! ```
 //!
-//! Each topic is a [`lane`] with two states. **Direct**: batches go to Kafka at once. When one is not confirmed in time,
+//! Each topic is a lane (`lane.rs`) with two states. **Direct**: batches go to Kafka at once. When one is not confirmed in time,
 //! it and all behind it are also written to the spool, in order, and the lane is **spooling**: everything goes through
 //! the spool, and a forwarder hands it to Kafka in the spool's order. It is direct again once all of the spool was handed
 //! over and the brokers answer in time.

@@ -10,7 +10,7 @@
 //! is a few numbers; a step of a part is computed once and then looked up. That is what makes millions of states take
 //! seconds without optimisation, and `stateright` has no place for it.
 //!
-//! **Start** with [`Scenario`]; [`gateway`] reads like the request path; [`rest`] says what must be true at the end.
+//! **Start** with [`Scenario`]; `gateway.rs` reads like the request path; `rest.rs` says what must be true at the end.
 
 mod pool;
 mod scenario;

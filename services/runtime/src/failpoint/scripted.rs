@@ -1,8 +1,9 @@
 //! The points as they are when the feature is on: parsed once, counted per point.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::units::HumanDuration;
@@ -30,6 +31,19 @@ static POINTS: LazyLock<HashMap<String, Point>> = LazyLock::new(|| {
         kill()
     })
 });
+
+/// The file that must be there before a hit counts, from `WEIR_FAILPOINTS_FROM`.
+static FROM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::var_os("WEIR_FAILPOINTS_FROM").map(PathBuf::from));
+
+/// Once the file was seen it is not looked for again.
+fn is_armed() -> bool {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    let Some(file) = FROM.as_deref() else { return true };
+    if !SEEN.load(Ordering::SeqCst) && file.exists() {
+        SEEN.store(true, Ordering::SeqCst);
+    }
+    SEEN.load(Ordering::SeqCst)
+}
 
 /// Passes a point. `true` asks the caller to fail. A delay blocks the thread: in async code use [`hit_async`].
 #[must_use]
@@ -59,7 +73,8 @@ pub async fn hit_async(point: &'static str) -> bool {
 }
 
 fn due(name: &str) -> Option<Act> {
-    POINTS.get(name)?.pass()
+    let point = POINTS.get(name)?;
+    if is_armed() { point.pass() } else { None }
 }
 
 impl Point {
@@ -122,12 +137,26 @@ mod tests {
 
     /// Runs the test `child` of this very binary as a process of its own, with a script.
     fn run_child(script: &str) -> std::process::ExitStatus {
-        Command::new(std::env::current_exe().unwrap())
+        child_with(script).status().unwrap()
+    }
+
+    fn child_with(script: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "failpoint::scripted::tests::child", "--quiet"])
             .env("WEIR_FAILPOINTS", script)
-            .env("WEIR_FAILPOINT_CHILD", "yes")
-            .status()
-            .unwrap()
+            .env("WEIR_FAILPOINT_CHILD", "yes");
+        command
+    }
+
+    #[test]
+    fn no_hit_counts_before_the_file_is_there() {
+        let script = "fails=fail@2;slow=delay:20ms;dies=kill@3";
+        let file = std::env::current_exe().unwrap();
+        assert_eq!(child_with(script).env("WEIR_FAILPOINTS_FROM", &file).status().unwrap().signal(), Some(9));
+        let nowhere = file.join("nowhere");
+        let unarmed = child_with("dies=kill@1").env("WEIR_FAILPOINTS_FROM", nowhere).status().unwrap();
+        assert_eq!(unarmed.signal(), None, "it fails at its first assertion instead");
     }
 
     /// Does nothing in an ordinary run; in the process that `run_child` starts it passes points.
