@@ -27,6 +27,8 @@ mod dead_letters;
 mod quota;
 mod replay;
 mod show;
+#[cfg(feature = "kafka")]
+mod spool;
 mod topics;
 
 mod completions;
@@ -108,6 +110,9 @@ enum Command {
     DeadLetters(dead_letters::DeadLettersArgs),
     /// The store of the counters.
     Quota(quota::QuotaArgs),
+    /// What a gateway kept while the brokers did not answer.
+    #[cfg(feature = "kafka")]
+    Spool(spool::SpoolArgs),
     /// Bring the ledger's tables up to date.
     Migrate(migrate::MigrateArgs),
     /// List the topics: what each is for, how long it is kept, and how far it is written.
@@ -204,6 +209,8 @@ fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Replay(args) => replay::run(&args, output),
         Command::DeadLetters(args) => dead_letters::run(&args, output),
         Command::Quota(args) => quota::run(&args, output),
+        #[cfg(feature = "kafka")]
+        Command::Spool(args) => spool::run(&args, output),
         Command::Migrate(args) => migrate::run(&args, output),
         Command::Topics(args) => topics::run(&args, output),
         Command::Completions(args) => completions::run(&args, output),

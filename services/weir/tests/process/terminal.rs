@@ -64,6 +64,7 @@ fn every_command_says_the_same_to_a_person_and_to_a_pipe() {
         (&["key", "revoke", "key_unknown"], 3),
         (&["key", "create", "--tenant", "nobody", "--name", "a"], 1),
         (&["reconcile", "import", "missing.jsonl"], 2),
+        (&["spool", "forward", "missing"], 2),
         (&["dead-letters", "replay", "k", "--consumer", "ledger", "--who", "a", "--why", "b"], 3),
         (&["dead-letters", "skip", "k", "--consumer", "ledger", "--who", "a", "--why", "b", "--offset", "1"], 3),
     ];
