@@ -3,8 +3,14 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use super::recover::OpenError;
+
+/// A process that is started while the lock is held has it too until it runs its own program, so a lock that was just
+/// let go may look taken for a moment.
+const TRIES: u32 = 20;
+const BETWEEN: Duration = Duration::from_millis(10);
 
 /// Held as long as the value lives.
 #[derive(Debug)]
@@ -16,7 +22,7 @@ impl FolderLock {
         let io = |source| OpenError::Io { action: "lock", path: path.display().to_string(), source };
         let mut file =
             OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(io)?;
-        match file.try_lock() {
+        match try_for_a_moment(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut pid = String::new();
@@ -29,4 +35,14 @@ impl FolderLock {
         writeln!(file, "{}", std::process::id()).map_err(io)?;
         Ok(Self(file))
     }
+}
+
+fn try_for_a_moment(file: &File) -> Result<(), TryLockError> {
+    for _ in 1..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(BETWEEN),
+            taken_or_failed => return taken_or_failed,
+        }
+    }
+    file.try_lock()
 }
