@@ -10,12 +10,15 @@ use weir_runtime::clock::SharedClock;
 use crate::dialect::Figures;
 use crate::journal::{Billed, Journal, Record, State};
 use crate::script::Billing;
+use crate::shelf::Kept;
 
 #[derive(Debug)]
 pub(crate) struct Exchange {
     journal: Arc<Journal>,
     clock: SharedClock,
     record: Option<Arc<Record>>,
+    /// What the provider keeps of the answer, to be fetched or built on later.
+    kept: Option<Kept>,
     tab: Option<Tab>,
     chunks: u64,
     bytes: u64,
@@ -35,13 +38,17 @@ pub(crate) struct Tab {
 impl Exchange {
     pub(crate) fn begin(journal: Arc<Journal>, clock: SharedClock, record: Option<Arc<Record>>) -> Self {
         journal.begin();
-        Self { journal, clock, record, tab: None, chunks: 0, bytes: 0, ended: false }
+        Self { journal, clock, record, kept: None, tab: None, chunks: 0, bytes: 0, ended: false }
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut crate::journal::Entry)) {
         if let Some(record) = &self.record {
             record.change(change);
         }
+    }
+
+    pub(crate) fn keep(&mut self, kept: Kept) {
+        self.kept = Some(kept);
     }
 
     /// From here on the provider works, and charges.
@@ -69,6 +76,9 @@ impl Exchange {
             return;
         }
         let billed = self.tab.and_then(|tab| tab.charge(self.chunks, state));
+        if let Some(kept) = &self.kept {
+            kept.end(state);
+        }
         let now_ms = self.clock.now_ms();
         self.change(|entry| {
             entry.state = state;
@@ -115,10 +125,11 @@ mod tests {
 
     #[test]
     fn a_charge_depends_on_the_chunks_that_were_written() {
-        let whole = Figures { prompt: 100, completion: 10, cached: 40, cache_write: 0, reasoning: 4 };
+        let whole = Figures { prompt: 100, completion: 10, cached: 40, reasoning: 4, ..Figures::default() };
         let tab = |billing| Tab { billing, whole, chunks: 4 };
-        let billed =
-            |prompt, completion, reasoning| Some(Billed { prompt, completion, cached: 40, cache_write: 0, reasoning });
+        let billed = |prompt, completion, reasoning| {
+            Some(Billed { prompt, completion, cached: 40, reasoning, ..Billed::default() })
+        };
         let cases = [
             (Billing::Generated, 4, State::Complete, billed(100, 10, 4)),
             (Billing::Generated, 4, State::Cancelled, billed(100, 10, 4)),

@@ -61,14 +61,17 @@ pub struct Billed {
     pub cached: i64,
     /// Of the prompt.
     pub cache_write: i64,
+    /// Of what was written to the cache, for the longer of two lives.
+    #[serde(default)]
+    pub cache_write_long: i64,
     /// Of the completion.
     pub reasoning: i64,
 }
 
 impl From<Figures> for Billed {
     fn from(figures: Figures) -> Self {
-        let Figures { prompt, completion, cached, cache_write, reasoning } = figures;
-        Self { prompt, completion, cached, cache_write, reasoning }
+        let Figures { prompt, completion, cached, cache_write, cache_write_long, reasoning } = figures;
+        Self { prompt, completion, cached, cache_write, cache_write_long, reasoning }
     }
 }
 
@@ -156,6 +159,7 @@ impl Journal {
             sum.completion = sum.completion.saturating_add(billed.completion);
             sum.cached = sum.cached.saturating_add(billed.cached);
             sum.cache_write = sum.cache_write.saturating_add(billed.cache_write);
+            sum.cache_write_long = sum.cache_write_long.saturating_add(billed.cache_write_long);
             sum.reasoning = sum.reasoning.saturating_add(billed.reasoning);
         }
     }

@@ -1,11 +1,12 @@
-//! A scripted provider: it answers like an OpenAI-compatible API, well or badly, exactly as told, and keeps a journal.
+//! A scripted provider: it answers like OpenAI's and Anthropic's APIs, well or badly, exactly as told, and keeps a journal.
 //!
 //! **Owns** the provider's side of every test, demo and benchmark: what is sent, when, what goes wrong on the way, and
 //! what a provider would bill for it. **Must not know** Weir: it shares only the process's tools (`weir-runtime`), so
 //! that a mistake in Weir's reading of a dialect is not repeated here.
 //!
 //! **Start** with [`script::Script`], the vocabulary; then [`Stub::start`]; then `player`, which turns a script into
-//! acts. Other dialects are added in `dialect`.
+//! acts. `dialect` has one file an API: chat completions, responses and embeddings of OpenAI, messages (and their count
+//! of tokens) of Anthropic. The same script plays in each of them, and costs the same in each.
 //!
 //! **Promises it helps to check**: I7, I9 and I12, by billing that depends only on the script and on the chunks that
 //! were written ([`journal::Totals`]), so that a ledger can be compared with it to the last token.
@@ -37,7 +38,8 @@
 //! # Pages
 //!
 //! `GET /stub/journal?since=N`, `DELETE /stub/journal`, `GET /stub/totals`, `POST /stub/script` with
-//! `{"model": "m", "scripts": [{…}]}`, `DELETE /stub/script`, `GET …/models`.
+//! `{"model": "m", "scripts": [{…}]}`, `DELETE /stub/script`, `GET …/models`; `GET` and `DELETE …/responses/ID` of what
+//! was stored.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -57,15 +59,18 @@ mod body;
 mod dialect;
 mod exchange;
 pub mod journal;
+mod outline;
 mod pages;
 mod player;
 pub mod script;
 mod server;
+mod shelf;
 
 use dialect::{Asked, Dialect};
 use journal::{Entry, Journal, JournalOptions, Totals};
 use script::{Overlay, Prepared, Script, ScriptError, Scripts};
 use server::StubService;
+use shelf::Shelf;
 
 /// How a stub is started.
 #[derive(Debug)]
@@ -135,6 +140,7 @@ impl Stub {
             queues: Mutex::default(),
             queued: AtomicUsize::new(0),
             journal: Arc::new(Journal::new(options.journal)),
+            shelf: Shelf::default(),
             clock: options.clock,
             id_prefix: options.id_prefix,
         });
@@ -195,6 +201,7 @@ pub(crate) struct StubState {
     /// How many wait in all queues, so that a benchmark's request need not take the lock.
     queued: AtomicUsize,
     journal: Arc<Journal>,
+    shelf: Shelf,
     clock: SharedClock,
     id_prefix: String,
 }

@@ -49,6 +49,7 @@ pub(crate) async fn answer(state: &StubState, head: &Parts, body: Incoming) -> R
             no_content()
         }
         (&Method::GET, path) if path.ends_with("/models") => page(&models(state)),
+        (method, path) if let Some((_, id)) = path.split_once("/responses/") => response(state, method, id),
         _ => error(StatusCode::NOT_FOUND, &format!("the stub has nothing at {} {path}", head.method)),
     })
 }
@@ -62,6 +63,17 @@ fn journal(state: &StubState, query: &str) -> Response<AnswerBody> {
         }
     };
     page(&state.journal.entries(since))
+}
+
+/// A stored response, as it is known so far.
+fn response(state: &StubState, method: &Method, id: &str) -> Response<AnswerBody> {
+    let missing = || error(StatusCode::NOT_FOUND, &format!("Response with id '{id}' not found."));
+    match *method {
+        Method::GET => state.shelf.get(id).map_or_else(missing, |stored| page(&stored.told())),
+        Method::DELETE if state.shelf.remove(id) => page(&json!({"id": id, "object": "response", "deleted": true})),
+        Method::DELETE => missing(),
+        _ => error(StatusCode::METHOD_NOT_ALLOWED, "a stored response can be fetched or deleted"),
+    }
 }
 
 fn models(state: &StubState) -> serde_json::Value {

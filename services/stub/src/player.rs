@@ -10,8 +10,9 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::dialect::{Answer, Dialect, Part};
-use crate::script::{Fault, FaultKind, LineEnd, ReportUsage, Script};
+use crate::dialect::{Answer, Dialect};
+use crate::outline::{Item, Outline, Step};
+use crate::script::{Fault, FaultKind, LineEnd, Script};
 
 /// What the body does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,11 +61,11 @@ enum Kind {
 }
 
 impl Kind {
-    const fn of(part: Part) -> Self {
-        match part {
-            Part::Role { .. } => Self::Opening,
-            Part::Content { .. } | Part::Tool { .. } => Self::Content,
-            Part::Finish { .. } | Part::Usage | Part::Done => Self::Other,
+    const fn of(step: Step) -> Self {
+        match step {
+            Step::Opening | Step::Ping | Step::Start(Item::Thinking | Item::Text | Item::Tool(_)) => Self::Opening,
+            Step::Piece(_) => Self::Content,
+            Step::End(_) | Step::Finish | Step::Usage | Step::Done => Self::Other,
         }
     }
 }
@@ -73,10 +74,7 @@ impl Kind {
 enum Source {
     /// A body that is ready, in the writes it is sent in; each counts as a content chunk.
     Ready(VecDeque<Bytes>),
-    Stream {
-        outline: Outline,
-        next: usize,
-    },
+    Stream(Outline),
 }
 
 impl Player {
@@ -86,8 +84,8 @@ impl Player {
     }
 
     pub(crate) fn stream(answer: Answer, dialect: &'static dyn Dialect) -> Self {
-        let outline = Outline::of(&answer);
-        Self::new(answer, dialect, Source::Stream { outline, next: 0 })
+        let outline = dialect.outline(&answer);
+        Self::new(answer, dialect, Source::Stream(outline))
     }
 
     fn new(answer: Answer, dialect: &'static dyn Dialect, source: Source) -> Self {
@@ -114,7 +112,7 @@ impl Player {
     pub(crate) fn whole_chunks(&self) -> u64 {
         let chunks = match &self.source {
             Source::Ready(writes) => writes.len(),
-            Source::Stream { outline, .. } => outline.contents + outline.tools,
+            Source::Stream(outline) => outline.pieces(),
         };
         u64::try_from(chunks).unwrap_or(u64::MAX)
     }
@@ -143,13 +141,15 @@ impl Player {
                 wait(&mut self.pending, wait_ms);
                 return self.emit(write, Kind::Content);
             }
-            Source::Stream { outline, next } => {
-                let Some(part) = outline.part(*next) else { return self.finish() };
-                *next += 1;
-                let kind = Kind::of(part);
+            Source::Stream(outline) => {
+                let Some(part) = outline.next() else { return self.finish() };
+                let kind = Kind::of(part.step);
                 if kind == Kind::Content {
                     wait(&mut self.pending, if self.chunks == 0 { script.before_content_ms } else { script.gap_ms });
                     put_comments(script, self.chunks, &mut bytes);
+                    if script.pings.contains(&self.chunks) {
+                        self.dialect.ping(&mut bytes);
+                    }
                 }
                 self.dialect.part(&self.answer, part, &mut bytes);
                 end_lines(script.line_end, &mut bytes);
@@ -214,7 +214,11 @@ impl Player {
             FaultKind::Stall => Act::Stall,
             FaultKind::Close => Act::End { early: true },
             FaultKind::Error => {
-                self.dialect.error_event(fault, &mut bytes);
+                let sequence = match &self.source {
+                    Source::Ready(_) => 0,
+                    Source::Stream(outline) => outline.sequence().saturating_sub(1),
+                };
+                self.dialect.error_event(fault, sequence, &mut bytes);
                 end_lines(self.answer.prepared.script.line_end, &mut bytes);
                 Act::End { early: true }
             }
@@ -282,83 +286,6 @@ fn end_lines(line_end: LineEnd, bytes: &mut Vec<u8>) {
         }
     }
     *bytes = ended;
-}
-
-/// The order of a stream's parts, by arithmetic instead of a list.
-#[derive(Debug, Clone, Copy)]
-struct Outline {
-    choices: usize,
-    roles: usize,
-    contents: usize,
-    /// Fragments of all calls of all choices.
-    tools: usize,
-    finishes: usize,
-    usage: usize,
-    done: usize,
-    /// The tool and fragment counts of one choice.
-    tool_shape: ToolShape,
-}
-
-/// At most this many calls are in one answer; the arithmetic walks them.
-#[derive(Debug, Clone, Copy)]
-struct ToolShape {
-    calls: usize,
-    /// Of each call, the opening included; the calls of one script may differ, the longest counts.
-    longest: usize,
-}
-
-impl Outline {
-    fn of(answer: &Answer) -> Self {
-        let script = &answer.prepared.script;
-        let choices = answer.choices;
-        let reports = match script.usage.report {
-            ReportUsage::Auto => answer.asked.include_usage,
-            ReportUsage::Always => true,
-            ReportUsage::Never => false,
-        };
-        let longest = answer.prepared.tools.iter().map(|tool| tool.fragments.len() + 1).max().unwrap_or(0);
-        let tool_shape = ToolShape { calls: answer.prepared.tools.len(), longest };
-        Self {
-            choices,
-            roles: if script.role_chunk { choices } else { 0 },
-            contents: answer.chunks * choices,
-            tools: tool_shape.calls * longest * choices,
-            finishes: choices,
-            usage: usize::from(reports),
-            done: usize::from(script.done),
-            tool_shape,
-        }
-    }
-
-    /// Choices take turns, as they do at the real provider.
-    fn part(&self, mut at: usize) -> Option<Part> {
-        if at < self.roles {
-            return Some(Part::Role { choice: at });
-        }
-        at -= self.roles;
-        if at < self.contents {
-            return Some(Part::Content { choice: at % self.choices, chunk: at / self.choices });
-        }
-        at -= self.contents;
-        if at < self.tools {
-            let (turn, choice) = (at / self.choices, at % self.choices);
-            return Some(Part::Tool {
-                choice,
-                tool: turn / self.tool_shape.longest,
-                fragment: turn % self.tool_shape.longest,
-            });
-        }
-        at -= self.tools;
-        if at < self.finishes {
-            return Some(Part::Finish { choice: at });
-        }
-        at -= self.finishes;
-        if at < self.usage {
-            return Some(Part::Usage);
-        }
-        at -= self.usage;
-        (at < self.done).then_some(Part::Done)
-    }
 }
 
 #[cfg(test)]

@@ -23,8 +23,13 @@ struct Played {
     last: Act,
 }
 
-fn play(script: Script, include_usage: bool) -> Played {
-    let mut player = Player::stream(answer(script, include_usage), for_path("/chat/completions").unwrap());
+const CHAT: &str = "/v1/chat/completions";
+
+fn play_as(path: &str, script: Script, include_usage: bool) -> Played {
+    let dialect = for_path(path).unwrap();
+    let mut answer = answer(script, include_usage);
+    answer.choices = answer.choices.min(dialect.max_choices());
+    let mut player = Player::stream(answer, dialect);
     let (mut bytes, mut chunks) = (Vec::new(), 0);
     let whole_chunks = player.whole_chunks();
     loop {
@@ -51,11 +56,14 @@ proptest! {
     #[test]
     fn a_stream_is_the_same_however_it_is_cut_and_a_fault_leaves_a_prefix(
         chunks in 0_usize..6, n in 1_usize..4, fragments in prop::collection::vec(0_usize..4, 0..3),
-        include_usage: bool, role_chunk: bool, write_bytes in 1_usize..50, at in 0_usize..3000,
+        include_usage: bool, role_chunk: bool, write_bytes in 1_usize..50, at in 0_usize..3000, thinks: bool,
+        path in prop::sample::select(vec![CHAT, "/v1/messages", "/v1/responses"]),
     ) {
+        let play = |script, include_usage| play_as(path, script, include_usage);
         let call = |fragments| ToolCall { name: "f".to_owned(), arguments: "{\"k\": [1, 2]}".to_owned(), id: None, fragments };
         let tool_calls = fragments.into_iter().map(call).collect();
-        let script = Script { chunks, n: Some(n), tool_calls, role_chunk, ..Script::default() };
+        let thinking = thinks.then(|| "let me see".to_owned());
+        let script = Script { chunks, n: Some(n), tool_calls, role_chunk, thinking, ..Script::default() };
         let whole = play(script.clone(), include_usage);
         prop_assert_eq!(whole.chunks, whole.whole_chunks);
         prop_assert_eq!(whole.last, Act::End { early: false });
@@ -83,7 +91,7 @@ fn a_ready_body_promises_its_length_only_where_nothing_follows_it() {
     let promised = |script: Script| {
         let mut answer = answer(script, false);
         answer.asked.stream = false;
-        Player::ready(answer, for_path("/chat/completions").unwrap(), vec![body.clone()]).content_length()
+        Player::ready(answer, for_path(CHAT).unwrap(), vec![body.clone()]).content_length()
     };
     assert_eq!(promised(Script::default()), Some(10));
     assert_eq!(promised(Script { hold_open_ms: 1, ..Script::default() }), None);

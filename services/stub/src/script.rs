@@ -39,6 +39,11 @@ pub struct Script {
     /// leaves the finish out.
     pub finish_reason: Option<String>,
     pub tool_calls: Vec<ToolCall>,
+    /// What the model thought before its answer, as far as the dialect shows it: a signed block of messages, a summary of
+    /// responses, `reasoning_content` of chat, as many providers have it.
+    pub thinking: Option<String>,
+    /// How many chunks a stream cuts it into.
+    pub thinking_chunks: usize,
     /// Echoed in the answer.
     pub service_tier: Option<String>,
     /// The provider's id of the answer; unique per request where absent.
@@ -67,6 +72,8 @@ pub struct Script {
     pub line_end: LineEnd,
     /// SSE comments, each before the content chunk it names.
     pub comments: Vec<Comment>,
+    /// The dialect's own sign of life, before each of these content chunks; messages alone have one.
+    pub pings: Vec<usize>,
     /// The exact bytes of the body instead of any chunk; `¦` marks where one write ends.
     pub raw: Option<String>,
     /// Like `raw`, in base64, one text per write: for bytes that are not UTF-8.
@@ -108,12 +115,14 @@ const fn two() -> usize {
 pub struct UsageScript {
     /// A quarter of the request's bytes where absent.
     pub prompt: Option<i64>,
-    /// One per chunk (at most the request's cap), plus `reasoning`, where absent.
+    /// One per chunk (of content at most the request's cap), plus `reasoning`, where absent.
     pub completion: Option<i64>,
     /// Of the prompt.
     pub cached: i64,
     /// Of the prompt.
     pub cache_write: i64,
+    /// Of what was written to the cache, to be kept for the longer of the provider's two lives.
+    pub cache_write_long: i64,
     /// Of the completion.
     pub reasoning: i64,
     pub report: ReportUsage,
@@ -219,6 +228,8 @@ impl Default for Script {
             n: None,
             finish_reason: None,
             tool_calls: Vec::new(),
+            thinking: None,
+            thinking_chunks: 2,
             service_tier: None,
             id: None,
             usage: UsageScript::default(),
@@ -233,6 +244,7 @@ impl Default for Script {
             gzip: false,
             line_end: LineEnd::Lf,
             comments: Vec::new(),
+            pings: Vec::new(),
             raw: None,
             raw_base64: Vec::new(),
             write_bytes: None,

@@ -16,7 +16,7 @@ use weir_runtime::listener::{BoxError, Connection};
 
 use crate::StubState;
 use crate::body::AnswerBody;
-use crate::dialect::{self, Answer, Asked, Dialect, Figures, Refusal};
+use crate::dialect::{self, Answer, Asked, Dialect, Figures, Refusal, Special, Work};
 use crate::exchange::{Exchange, Tab};
 use crate::journal::{Entry, State};
 use crate::player::Player;
@@ -54,7 +54,7 @@ async fn answer(
     body: Incoming,
 ) -> Result<Response<AnswerBody>, BoxError> {
     let id = state.journal.next_id();
-    let exchange = begin(state, id, &head);
+    let mut exchange = begin(state, id, &head);
     let read_delay_ms = state.read_delay_ms(&head.headers);
     let body = match read_body(body, read_delay_ms).await {
         Ok(Some(body)) => body,
@@ -74,26 +74,41 @@ async fn answer(
         entry.body = String::from_utf8_lossy(&body[..body.len().min(body_kept)]).into_owned();
         entry.body_bytes = u64::try_from(body.len()).unwrap_or(u64::MAX);
     });
-    let chosen = dialect.read(&body).and_then(|asked| {
+    let chosen = dialect.read(&head.headers, &body).and_then(|asked| {
+        let built_on = built_on(state, &asked)?;
         let prepared = state.choose(dialect, &head.headers, &asked, &body);
-        prepared.map(|prepared| (asked, prepared)).map_err(|error| Refusal {
-            status: StatusCode::BAD_REQUEST,
-            message: format!("stub script: {error}"),
-            field: None,
-        })
+        let prepared = prepared.map_err(|error| Refusal::bad(None, format!("stub script: {error}")))?;
+        Ok((asked, prepared, built_on))
     });
-    let (asked, prepared) = match chosen {
+    let (asked, prepared, built_on) = match chosen {
         Ok(chosen) => chosen,
         Err(refusal) => return Ok(refuse(dialect, exchange, refusal)),
     };
     let connection = head.extensions.get::<Connection>().ok_or("a request came over no connection")?.clone();
-    let answer = plan(state, id, asked, prepared, body.len());
+    let read_bytes = i64::try_from(body.len().div_ceil(4)).unwrap_or(i64::MAX);
+    let answer = plan(state, dialect, id, asked, prepared, read_bytes.saturating_add(built_on));
     exchange.change(|entry| {
         entry.model.clone_from(&answer.asked.model);
         entry.answer_id.clone_from(&answer.id);
         entry.status = answer.prepared.script.status;
     });
+    if let Some(whole) = dialect.stored(&answer).filter(|_| answer.prepared.script.status == StatusCode::OK.as_u16()) {
+        let tokens = answer.figures.prompt.saturating_add(answer.figures.completion);
+        exchange.keep(state.shelf.keep(&answer.id, whole, tokens));
+    }
     play(dialect, answer, exchange, connection).await
+}
+
+/// The tokens of the stored response that the request builds on.
+fn built_on(state: &StubState, asked: &Asked) -> Result<i64, Refusal> {
+    let Special::Responses { previous: Some(id), .. } = &asked.special else { return Ok(0) };
+    match state.shelf.get(id).filter(|stored| stored.is_complete()) {
+        Some(stored) => Ok(stored.tokens),
+        None => {
+            let message = format!("Previous response with id '{id}' not found.");
+            Err(Refusal::bad(Some("previous_response_id"), message))
+        }
+    }
 }
 
 fn begin(state: &Arc<StubState>, id: u64, head: &Parts) -> Exchange {
@@ -149,38 +164,53 @@ pub(crate) async fn read_body(mut body: Incoming, delay_ms: u64) -> Result<Optio
     Ok(Some(whole.freeze()))
 }
 
-fn plan(state: &StubState, id: u64, asked: Asked, prepared: Arc<Prepared>, body_bytes: usize) -> Answer {
+fn plan(
+    state: &StubState,
+    dialect: &'static dyn Dialect,
+    id: u64,
+    asked: Asked,
+    prepared: Arc<Prepared>,
+    read_tokens: i64,
+) -> Answer {
     let script = &prepared.script;
-    let choices = script.n.or(asked.choices).unwrap_or(1).clamp(1, MAX_CHOICES);
+    let choices = script.n.or(asked.choices).unwrap_or(1).clamp(1, dialect.max_choices());
     let only_tools = !script.tool_calls.is_empty() && script.text.is_none();
     let available = if only_tools { 0 } else { prepared.pieces.len() };
     // Like a real provider: what the script does not fix obeys the request's cap, one token a chunk.
     let cap = asked.cap.filter(|_| script.usage.completion.is_none() && !only_tools);
     let chunks = cap.map_or(available, |cap| available.min(usize::try_from(cap).unwrap_or(usize::MAX)));
-    let fragments: usize = prepared.tools.iter().map(|tool| tool.fragments.len() + 1).sum();
-    let generated = i64::try_from((chunks + fragments) * choices).unwrap_or(i64::MAX);
-    let usage = &script.usage;
-    let figures = Figures {
-        prompt: usage.prompt.unwrap_or_else(|| i64::try_from(body_bytes.div_ceil(4)).unwrap_or(i64::MAX)),
-        completion: usage.completion.unwrap_or_else(|| generated.saturating_add(usage.reasoning)),
-        cached: usage.cached,
-        cache_write: usage.cache_write,
-        reasoning: usage.reasoning,
-    };
     Answer {
         id: script.id.clone().unwrap_or_else(|| format!("{}-{id}", state.id_prefix)),
         created: state.clock.now_ms() / 1_000,
         choices,
         chunks,
         capped: chunks < available,
-        figures,
+        figures: figures(dialect.work(), &prepared, chunks * choices, choices, read_tokens),
         asked,
         prepared,
     }
 }
 
-/// The most a provider offers.
-const MAX_CHOICES: usize = 128;
+fn figures(work: Work, prepared: &Prepared, chunks: usize, choices: usize, read_tokens: i64) -> Figures {
+    let usage = &prepared.script.usage;
+    let count = |pieces: usize| i64::try_from(pieces).unwrap_or(i64::MAX);
+    let fragments: usize = prepared.tools.iter().map(|tool| tool.fragments.len() + 1).sum();
+    let thought = count(prepared.thoughts.len() * choices);
+    let generated = count(chunks + fragments * choices);
+    let reasoning = usage.reasoning.saturating_add(if usage.completion.is_none() { thought } else { 0 });
+    let (completion, reasoning) = match work {
+        Work::Generates => (usage.completion.unwrap_or_else(|| generated.saturating_add(reasoning)), reasoning),
+        Work::Embeds | Work::Counts => (0, 0),
+    };
+    Figures {
+        prompt: usage.prompt.unwrap_or(read_tokens),
+        completion,
+        cached: usage.cached,
+        cache_write: usage.cache_write,
+        cache_write_long: usage.cache_write_long,
+        reasoning,
+    }
+}
 
 async fn play(
     dialect: &'static dyn Dialect,
@@ -204,7 +234,10 @@ async fn play(
             Player::ready(answer, dialect, vec![body])
         }
     };
-    let billing = script.billing.unwrap_or(if ok { Billing::Generated } else { Billing::None });
+    let billing = match dialect.work() {
+        Work::Counts => Billing::None,
+        Work::Generates | Work::Embeds => script.billing.unwrap_or(if ok { Billing::Generated } else { Billing::None }),
+    };
     exchange.open_tab(Tab { billing, whole: figures, chunks: player.whole_chunks() });
 
     if script.before_headers_ms > 0 {
@@ -226,14 +259,15 @@ async fn play(
     if !streams {
         exchange.all_generated();
     }
-    let head = head_of(&prepared, streams && ok && script.body.is_none(), &player, &answer_id);
+    let event_stream = streams && ok && script.body.is_none();
+    let head = head_of(&prepared, event_stream, &player, (dialect.id_header(), &answer_id));
     let mut response = Response::new(AnswerBody::played(player, exchange, connection));
     *response.status_mut() = prepared.status;
     *response.headers_mut() = head;
     Ok(response)
 }
 
-fn head_of(prepared: &Prepared, event_stream: bool, player: &Player, answer_id: &str) -> HeaderMap {
+fn head_of(prepared: &Prepared, event_stream: bool, player: &Player, id: (&'static str, &str)) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     if event_stream {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -248,8 +282,8 @@ fn head_of(prepared: &Prepared, event_stream: bool, player: &Player, answer_id: 
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
     // An id that a script chose may be no header value; then the header is left out.
-    if let Ok(id) = HeaderValue::from_str(answer_id) {
-        headers.insert("x-request-id", id);
+    if let Ok(value) = HeaderValue::from_str(id.1) {
+        headers.insert(id.0, value);
     }
     for (name, value) in &prepared.headers {
         headers.insert(name.clone(), value.clone());

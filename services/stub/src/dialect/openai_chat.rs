@@ -1,14 +1,16 @@
 //! OpenAI's chat completions. Written as text, not through a JSON tree: a benchmark must not wait for its provider.
 
 use std::borrow::Cow;
-use std::io::Write;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answer, Asked, Dialect, Part, Refusal};
+use super::openai::{self, Metadata};
+use super::text::{put, put_text, texts_of};
+use super::{Answer, Asked, Dialect, Refusal, Special, Work};
+use crate::outline::{Item, Outline, Part, Step};
 use crate::script::{Fault, ReportUsage};
 
 #[derive(Debug)]
@@ -40,23 +42,14 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-#[derive(Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    stub: Option<Value>,
-}
-
 impl Dialect for OpenAiChat {
-    fn read(&self, body: &[u8]) -> Result<Asked, Refusal> {
-        let refusal = |field, message: String| Refusal { status: StatusCode::BAD_REQUEST, message, field };
-        let request: Request<'_> = serde_json::from_slice(body)
-            .map_err(|error| refusal(None, format!("We could not parse the JSON body of your request: {error}")))?;
-        let model =
-            request.model.ok_or_else(|| refusal(Some("model"), "you must provide a model parameter".to_owned()))?;
+    fn read(&self, _: &HeaderMap, body: &[u8]) -> Result<Asked, Refusal> {
+        let request: Request<'_> = openai::parse(body)?;
+        let model = request.model.ok_or_else(openai::no_model)?;
         let stream = request.stream.unwrap_or(false);
         if request.stream_options.is_some() && !stream {
             let message = "The 'stream_options' parameter is only allowed when 'stream' is enabled.";
-            return Err(refusal(Some("stream_options"), message.to_owned()));
+            return Err(Refusal::bad(Some("stream_options"), message));
         }
         Ok(Asked {
             model: model.into_owned(),
@@ -66,6 +59,7 @@ impl Dialect for OpenAiChat {
             cap: request.max_completion_tokens.or(request.max_tokens),
             service_tier: request.service_tier,
             metadata: request.metadata.and_then(|metadata| metadata.stub),
+            special: Special::Nothing,
         })
     }
 
@@ -73,6 +67,15 @@ impl Dialect for OpenAiChat {
         let Ok(Value::Object(request)) = serde_json::from_slice(body) else { return Vec::new() };
         let messages = request.get("messages").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         messages.iter().filter_map(|message| message.get("content")).flat_map(texts_of).collect()
+    }
+
+    fn work(&self) -> Work {
+        Work::Generates
+    }
+
+    /// The most the provider offers.
+    fn max_choices(&self) -> usize {
+        128
     }
 
     fn plain(&self, answer: &Answer) -> Bytes {
@@ -92,6 +95,11 @@ impl Dialect for OpenAiChat {
                 out.extend_from_slice(b"null");
             }
             out.extend_from_slice(br#","refusal":null"#);
+            if !answer.prepared.thoughts.is_empty() {
+                out.extend_from_slice(br#","reasoning_content":""#);
+                answer.prepared.thoughts.iter().for_each(|piece| out.extend_from_slice(piece));
+                out.push(b'"');
+            }
             put_tools(answer, &mut out);
             out.extend_from_slice(br#"},"logprobs":null,"finish_reason":"#);
             put_finish(answer, &mut out);
@@ -106,50 +114,67 @@ impl Dialect for OpenAiChat {
         Bytes::from(out)
     }
 
+    /// Choices take turns, as they do at the real provider.
+    fn outline(&self, answer: &Answer) -> Outline {
+        let (script, choices) = (&answer.prepared.script, answer.choices);
+        let reports = match script.usage.report {
+            ReportUsage::Auto => answer.asked.include_usage,
+            ReportUsage::Always => true,
+            ReportUsage::Never => false,
+        };
+        let mut outline = Outline::default()
+            .then(Step::Opening, if script.role_chunk { choices } else { 0 })
+            .then(Step::Piece(Item::Thinking), answer.prepared.thoughts.len() * choices)
+            .then(Step::Piece(Item::Text), answer.chunks * choices);
+        for (tool, call) in answer.prepared.tools.iter().enumerate() {
+            outline = outline.then(Step::Piece(Item::Tool(tool)), (call.fragments.len() + 1) * choices);
+        }
+        outline
+            .then(Step::Finish, choices)
+            .then(Step::Usage, usize::from(reports))
+            .then(Step::Done, usize::from(script.done))
+    }
+
     fn part(&self, answer: &Answer, part: Part, out: &mut Vec<u8>) {
-        if part == Part::Done {
+        if part.step == Step::Done {
             return out.extend_from_slice(b"data: [DONE]\n\n");
         }
         out.extend_from_slice(b"data: ");
         open(answer, "chat.completion.chunk", out);
-        match part {
-            Part::Role { choice } => {
+        let (choice, piece) = (part.turn % answer.choices, part.turn / answer.choices);
+        match part.step {
+            Step::Usage | Step::Done | Step::Ping | Step::Start(_) | Step::End(_) => {}
+            Step::Opening => {
                 put(out, format_args!(r#"{{"index":{choice},"delta":{{"role":"assistant","content":""}}"#));
             }
-            Part::Content { choice, chunk } => {
-                put(out, format_args!(r#"{{"index":{choice},"delta":{{"content":""#));
-                out.extend_from_slice(&answer.prepared.pieces[chunk]);
-                out.extend_from_slice(br#""}"#);
+            Step::Piece(Item::Text) => put_piece(choice, "content", &answer.prepared.pieces[piece], out),
+            Step::Piece(Item::Thinking) => {
+                put_piece(choice, "reasoning_content", &answer.prepared.thoughts[piece], out)
             }
-            Part::Tool { choice, tool, fragment } => {
+            Step::Piece(Item::Tool(tool)) => {
                 put(out, format_args!(r#"{{"index":{choice},"delta":{{"tool_calls":["#));
-                put_tool_fragment(answer, tool, fragment, out);
+                put_tool_fragment(answer, tool, piece, out);
                 out.extend_from_slice(b"]}");
             }
-            Part::Finish { choice } => put(out, format_args!(r#"{{"index":{choice},"delta":{{}}"#)),
-            Part::Usage | Part::Done => {}
-        }
-        match part {
-            Part::Finish { .. } => {
-                out.extend_from_slice(br#","logprobs":null,"finish_reason":"#);
+            Step::Finish => {
+                put(out, format_args!(r#"{{"index":{choice},"delta":{{}},"logprobs":null,"finish_reason":"#));
                 put_finish(answer, out);
                 out.push(b'}');
             }
-            Part::Role { .. } | Part::Content { .. } | Part::Tool { .. } => {
-                out.extend_from_slice(br#","logprobs":null,"finish_reason":null}"#);
-            }
-            Part::Usage | Part::Done => {}
+        }
+        if matches!(part.step, Step::Opening | Step::Piece(_)) {
+            out.extend_from_slice(br#","logprobs":null,"finish_reason":null}"#);
         }
         out.push(b']');
-        match part {
-            Part::Usage => put_usage(answer, out),
-            _ if answer.asked.include_usage => out.extend_from_slice(br#","usage":null"#),
-            _ => {}
+        if part.step == Step::Usage {
+            put_usage(answer, out);
+        } else if answer.asked.include_usage {
+            out.extend_from_slice(br#","usage":null"#);
         }
         out.extend_from_slice(b"}\n\n");
     }
 
-    fn error_event(&self, fault: &Fault, out: &mut Vec<u8>) {
+    fn error_event(&self, fault: &Fault, _: usize, out: &mut Vec<u8>) {
         let message = fault.message.as_deref().unwrap_or("The server had an error while processing your request");
         let code = fault.code.as_deref().unwrap_or("server_error");
         let error = json!({"error": {"message": message, "type": "server_error", "param": null, "code": code}});
@@ -157,35 +182,14 @@ impl Dialect for OpenAiChat {
     }
 
     fn error_body(&self, status: StatusCode, message: &str, field: Option<&str>) -> Bytes {
-        let (kind, code) = match status.as_u16() {
-            401 => ("invalid_request_error", Some("invalid_api_key")),
-            429 => ("requests", Some("rate_limit_exceeded")),
-            400..500 => ("invalid_request_error", None),
-            _ => ("server_error", None),
-        };
-        let error = json!({"error": {"message": message, "type": kind, "param": field, "code": code}});
-        Bytes::from(error.to_string())
+        openai::error_body(status, message, field)
     }
 }
 
-/// The texts of one message: its content, or the text parts of it.
-fn texts_of(content: &Value) -> Vec<String> {
-    let parts = match content {
-        Value::String(text) => return vec![text.clone()],
-        Value::Array(parts) => parts.as_slice(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => &[],
-    };
-    parts.iter().filter_map(|part| part.get("text")?.as_str()).map(str::to_owned).collect()
-}
-
-/// Writing to a `Vec` cannot fail.
-fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    let _written = out.write_fmt(text).is_ok();
-}
-
-/// A JSON text; names of models and tiers are the caller's, so they may need escapes.
-fn put_text(out: &mut Vec<u8>, text: &str) {
-    let _written = serde_json::to_writer(out, text).is_ok();
+fn put_piece(choice: usize, field: &str, piece: &[u8], out: &mut Vec<u8>) {
+    put(out, format_args!(r#"{{"index":{choice},"delta":{{"{field}":""#));
+    out.extend_from_slice(piece);
+    out.extend_from_slice(br#""}"#);
 }
 
 /// From the brace to the opening of the list of choices.
@@ -237,9 +241,8 @@ fn put_tool_fragment(answer: &Answer, tool: usize, fragment: usize, out: &mut Ve
                 call.id, call.name
             ),
         ),
-        // Calls of one answer take turns; one with fewer fragments than the longest adds empty ones.
         Some(piece) => {
-            let arguments = call.fragments.get(piece).map_or("", String::as_str);
+            let arguments = &call.fragments[piece];
             put(out, format_args!(r#"{{"index":{tool},"function":{{"arguments":"{arguments}"}}}}"#));
         }
     }

@@ -27,6 +27,8 @@ pub(crate) struct Prepared {
     /// All chunks together.
     pub(crate) content: Bytes,
     pub(crate) tools: Vec<PreparedTool>,
+    /// Likewise of the thinking; none where the model does not think aloud.
+    pub(crate) thoughts: Vec<Bytes>,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// The whole body, by `raw` or `body`, in the writes it is sent in.
@@ -48,17 +50,21 @@ impl Prepared {
         within("chunks", script.chunks, MAX_CHUNKS)?;
         within("chunk_bytes", script.chunk_bytes.unwrap_or(0), MAX_CHUNK_BYTES)?;
         within("chunk_bytes × chunks", script.chunk_bytes.unwrap_or(0).saturating_mul(script.chunks), MAX_TEXT_BYTES)?;
+        within("thinking_chunks", script.thinking_chunks, MAX_CHUNKS)?;
         within("n", script.n.unwrap_or(1), MAX_CHOICES)?;
         if script.write_bytes == Some(0) {
             return Err(ScriptError::Wrong { field: "write_bytes", why: "a write has at least one byte".to_owned() });
         }
-        let (content, pieces) = content_of(&script);
+        let (content, pieces) = cut(&texts_of(&script));
+        let thinking = script.thinking.as_ref().map(|text| cut_evenly(text, script.thinking_chunks));
+        let (_, thoughts) = cut(&thinking.unwrap_or_default());
         let tools =
             script.tool_calls.iter().enumerate().map(|(index, _)| tool_of(&script, index)).collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
             pieces,
             content,
             tools,
+            thoughts,
             status: StatusCode::from_u16(script.status)
                 .map_err(|error| ScriptError::Wrong { field: "status", why: error.to_string() })?,
             headers: headers_of(&script)?,
@@ -72,15 +78,19 @@ fn within(field: &'static str, value: usize, max: usize) -> Result<(), ScriptErr
     if value > max { Err(ScriptError::TooLarge { field, value, max }) } else { Ok(()) }
 }
 
-fn content_of(script: &Script) -> (Bytes, Vec<Bytes>) {
-    let texts = match (&script.text, script.chunk_bytes) {
+fn texts_of(script: &Script) -> Vec<String> {
+    match (&script.text, script.chunk_bytes) {
         (Some(text), _) => cut_evenly(text, script.chunks),
         (None, Some(bytes)) => (0..script.chunks).map(|chunk| filler(chunk, bytes)).collect(),
         (None, None) => (0..script.chunks).map(|chunk| format!("word{chunk} ")).collect(),
-    };
+    }
+}
+
+/// `texts` as the inside of one JSON string, and each as a part of it.
+fn cut(texts: &[String]) -> (Bytes, Vec<Bytes>) {
     let mut content = Vec::new();
     let mut ends = Vec::with_capacity(texts.len());
-    for text in &texts {
+    for text in texts {
         content.extend_from_slice(escaped(text).as_bytes());
         ends.push(content.len());
     }

@@ -124,6 +124,18 @@ impl Answer {
         (events.collect(), done)
     }
 
+    /// The events of a stream that names them, each with its data; fails where the two names differ.
+    pub(super) fn named_events(&self) -> Vec<Value> {
+        let text = self.text();
+        let events = text.split_terminator("\n\n").map(|event| {
+            let (name, data) = event.split_once('\n').expect("an event has two lines");
+            let data: Value = serde_json::from_str(data.strip_prefix("data: ").expect("data")).unwrap();
+            assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+            data
+        });
+        events.collect()
+    }
+
     /// The content of choice 0, from a stream.
     pub(super) fn content(&self) -> String {
         let (events, _) = self.events();

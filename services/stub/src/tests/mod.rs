@@ -1,8 +1,11 @@
 //! The stub from outside, through a raw client: exact bytes, real resets, real disconnects.
 
 mod client;
+mod embeddings;
 mod faults;
 mod journals;
+mod messages;
+mod responses;
 mod selection;
 mod streams;
 mod whole;

@@ -38,7 +38,7 @@ async fn a_plain_answer_has_the_shape_of_the_real_one() {
     assert_eq!(body, expected);
     let entry = ended(&stub).await;
     assert_eq!((entry.state, entry.model.as_str(), entry.body.as_str()), (State::Complete, "m", PLAIN));
-    let billed = Billed { prompt: 12, completion: 7, cached: 4, cache_write: 0, reasoning: 2 };
+    let billed = Billed { prompt: 12, completion: 7, cached: 4, reasoning: 2, ..Billed::default() };
     assert_eq!(entry.billed, Some(billed));
 }
 
