@@ -261,6 +261,7 @@ fn deployment(entry: &DeploymentEntry, provider: Arc<Provider>) -> Deployment {
         cap_field: entry.cap_field,
         accepts_stream_options: entry.accepts_stream_options,
         accepts_developer_role: entry.accepts_developer_role,
+        anthropic_version: entry.anthropic_version,
         tokens_per_kilobyte: entry.tokens_per_kilobyte,
         tokens_per_image: entry.tokens_per_image.unwrap_or(0),
         tokenizer: entry.tokenizer,

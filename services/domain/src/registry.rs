@@ -109,11 +109,26 @@ impl<'de> Deserialize<'de> for Capabilities {
     }
 }
 
-/// The wire format that a provider speaks.
+/// Whose API a provider speaks. Which of its endpoints is asked follows from the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProviderDialect {
-    OpenaiChat,
+    /// `openai_chat` is what catalogs said while chat completions were all that there was.
+    #[serde(alias = "openai_chat")]
+    Openai,
+    Anthropic,
+}
+
+/// The version in which an Anthropic deployment is asked on behalf of clients of another API; those of its own bring
+/// theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum AnthropicVersion {
+    #[default]
+    #[serde(rename = "2023-06-01")]
+    V2023_06_01,
+    /// Without sampling parameters.
+    #[serde(rename = "2026-10-21")]
+    V2026_10_21,
 }
 
 /// What to do with an attempt that nobody waits for any more.
@@ -175,6 +190,7 @@ pub struct Deployment {
     pub accepts_stream_options: bool,
     /// Whether the deployment knows the `developer` role; otherwise it is sent as `system`.
     pub accepts_developer_role: bool,
+    pub anthropic_version: AnthropicVersion,
     /// The most input tokens that 1,000 bytes of text can be.
     pub tokens_per_kilobyte: i64,
     /// The most input tokens that one picture can be.

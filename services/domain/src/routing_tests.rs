@@ -8,13 +8,13 @@ use crate::ids::PriceVersion;
 use crate::policy::{Allowed, KeyHash, Tenant, TenantSecret};
 use crate::price::PriceEntry;
 use crate::reconcile::CeilingPolicy;
-use crate::registry::{CapField, Capability, Deadlines, OnAbandon, Provider, ProviderDialect};
+use crate::registry::{AnthropicVersion, CapField, Capability, Deadlines, OnAbandon, Provider, ProviderDialect};
 use crate::testing::NOON_MS;
 
 fn deployment(id: &str) -> Deployment {
     let provider = Provider {
         id: "alpha".into(),
-        dialect: ProviderDialect::OpenaiChat,
+        dialect: ProviderDialect::Openai,
         base_url: "https://alpha.example/v1".to_owned(),
         credential: None,
         organization: None,
@@ -33,6 +33,7 @@ fn deployment(id: &str) -> Deployment {
         cap_field: CapField::MaxTokens,
         accepts_stream_options: true,
         accepts_developer_role: true,
+        anthropic_version: AnthropicVersion::default(),
         tokens_per_kilobyte: 400,
         tokens_per_image: 1_600,
         tokenizer: None,

@@ -8,40 +8,37 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
 use tokio::time::{Instant, sleep_until};
 
-use weir_domain::registry::{CapField as RegistryCapField, Deployment};
+use weir_domain::registry::Deployment;
 use weir_providers::{Answer, AnswerBody, Call, CallError};
 use weir_runtime::failpoint;
 use weir_wire::envelope::{ClientError, Redaction, relayed_error, relayed_in_band};
-use weir_wire::openai::chat::stream::StreamStep;
-use weir_wire::openai::chat::{
-    CapField, DeveloperRole, InBandError, PlainAnswer, StreamEditor, StreamReader, StreamState, UpstreamEdits,
-};
+use weir_wire::openai::chat::InBandError;
 use weir_wire::retry_after::RetryAfter;
-use weir_wire::sse::{Decoder, Event};
 use weir_wire::usage::Extracted;
 use weir_wire::verdict::{Happening, Judgement, ProviderRows, judge};
-use weir_wire::{Dialect, headers};
+use weir_wire::{Dialect, ProviderAnswer, ProviderSide, Translator, headers};
 
+use crate::call::{self, Unsent};
 use crate::client::Client;
+use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
+use crate::peek::{Fault, Peek, Seen};
 use crate::relay::Opened;
 use crate::server::Inner;
 
 /// How much of a provider's error answer is read.
 const MOST_ERROR_BYTES: usize = 256 * 1024;
-/// How many events are held back until the first content.
-const MOST_HELD_EVENTS: usize = 256;
 
 /// What an attempt came to, before anything of it reached the client.
 pub(crate) enum AttemptEnd {
     /// A plain answer, whole.
     Whole {
         headers: HeaderMap,
-        answer: Box<PlainAnswer>,
+        answer: Box<ProviderAnswer>,
     },
     /// A stream with content, or one that finished without any.
     Opened {
@@ -67,10 +64,12 @@ pub(crate) struct Failure {
 pub(crate) struct Attempt<'a> {
     pub gateway: &'a Arc<Inner>,
     pub prepared: &'a Prepared,
+    pub estimate: &'a Estimate,
     pub deployment: &'a Arc<Deployment>,
+    /// In which the deployment is spoken to.
+    pub spoken: Dialect,
     /// Our id for this call, sent where the provider keeps it.
     pub correlation: String,
-    pub written_cap: Option<u64>,
     /// Of the whole request.
     pub deadline: Instant,
     /// When a silent stream gets its status line.
@@ -136,66 +135,17 @@ impl Attempt<'_> {
     }
 
     fn call(&self) -> Result<Call, Box<Failure>> {
-        let provider = &self.deployment.provider;
-        let unsent = |what, message: String| {
+        let unsent = |Unsent { what, message }| {
             let error = ClientError::new("server_error", "provider_misconfigured", message);
             Box::new(Failure { judgement: self.judge(&Happening::RequestUnsent), error, what })
         };
-        let endpoint = self
-            .gateway
-            .upstream
-            .endpoint(&provider.base_url, CHAT_PATH)
-            .map_err(|_| unsent("bad provider address", "The provider's address is not usable.".to_owned()))?;
-        let (name, prefix) = headers::credential_header(self.prepared.arrival.dialect);
-        let credential =
-            self.gateway.credentials.header(provider, prefix, self.gateway.clock.now_ms()).map_err(|error| {
-                tracing::error!(provider = %provider.id, %error, "credential not readable");
-                unsent("credential not readable", "The gateway cannot read this provider's credential.".to_owned())
-            })?;
-        let mut headers = self.request_headers();
-        if let Some(credential) = credential {
-            headers.insert(HeaderName::from_static(name), credential);
-        }
-        Ok(Call { endpoint, headers, body: self.body() })
-    }
-
-    fn request_headers(&self) -> HeaderMap {
-        let mut out = HeaderMap::with_capacity(8);
-        let sent = crate::respond::texts(&self.prepared.headers);
-        for (name, value) in headers::request_headers(self.prepared.arrival.dialect, sent) {
-            crate::respond::insert(&mut out, HeaderName::from_static(name), value);
-        }
-        out.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        out.insert(USER_AGENT, HeaderValue::from_static(concat!("weir/", env!("CARGO_PKG_VERSION"))));
-        out.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        let accept = if self.prepared.request.facts().stream { "text/event-stream" } else { "application/json" };
-        out.insert(ACCEPT, HeaderValue::from_static(accept));
-        crate::respond::insert(&mut out, HeaderName::from_static("x-client-request-id"), &self.correlation);
-        let provider = &self.deployment.provider;
-        for (name, value) in [("openai-organization", &provider.organization), ("openai-project", &provider.project)] {
-            if let Some(value) = value {
-                crate::respond::insert(&mut out, HeaderName::from_static(name), value);
-            }
-        }
-        out
-    }
-
-    fn body(&self) -> Vec<Bytes> {
-        let facts = self.prepared.request.facts();
-        let field = match self.deployment.cap_field {
-            RegistryCapField::MaxTokens => CapField::MaxTokens,
-            RegistryCapField::MaxCompletionTokens => CapField::MaxCompletionTokens,
-        };
-        let developer_role =
-            if self.deployment.accepts_developer_role { DeveloperRole::Keep } else { DeveloperRole::System };
-        self.prepared.request.rewrite_parts(&UpstreamEdits {
-            model: &self.deployment.upstream_model,
-            cap: facts.cap_tokens.or(self.written_cap).map(|tokens| (field, tokens)),
-            supports_stream_options: self.deployment.accepts_stream_options,
-            // Only answers that the provider stores can be found by metadata, and others may refuse it.
-            correlation: facts.store.then_some(("gw_attempt", self.correlation.as_str())),
-            developer_role,
-        })
+        let upstream =
+            self.estimate.upstream_request(&self.prepared.request, self.deployment, &self.correlation).map_err(
+                // What a deployment cannot carry was found out before anything was owed.
+                |_| unsent(Unsent { what: "not translated", message: "The request could not be translated." }),
+            )?;
+        call::call(self.gateway, self.prepared, self.deployment, self.spoken, &self.correlation, upstream)
+            .map_err(unsent)
     }
 
     fn judge(&self, happening: &Happening<'_>) -> Judgement {
@@ -204,7 +154,7 @@ impl Attempt<'_> {
         } else {
             ProviderRows::Plain
         };
-        judge(self.prepared.arrival.dialect, rows, happening)
+        judge(self.spoken, rows, happening)
     }
 
     fn fail(&self, happening: &Happening<'_>, what: &'static str, message: &str) -> Box<Failure> {
@@ -296,36 +246,36 @@ impl Attempt<'_> {
             Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
             Err(Interruption::TimeIsUp) => return self.timed_out(),
         };
-        let Ok(parsed) = PlainAnswer::parse(body) else { return self.garbage() };
+        let Ok(parsed) = ProviderAnswer::parse(self.spoken, body) else { return self.garbage() };
         match parsed.error() {
             Some(error) => self.in_band(&error, parsed.usage().as_ref()),
             // A stream was asked for and something else came, or an object that answers nothing.
-            None if self.prepared.request.facts().stream || parsed.facts().choices.is_empty() => self.garbage(),
+            None if self.prepared.request.facts().stream || !parsed.is_answer() => self.garbage(),
             None => AttemptEnd::Whole { headers: answer.headers, answer: Box::new(parsed) },
         }
     }
 
     /// Reads a stream up to its first content.
     async fn peek(&self, client: &mut Client, until: Instant, answer: Answer) -> AttemptEnd {
-        let mut peek = Peek {
-            upstream: answer.body,
-            decoder: Decoder::new(self.gateway.options.max_event.as_usize()),
-            reader: StreamReader::new(self.prepared.request.facts().choices),
-            held: Vec::new(),
-            held_bytes: 0,
+        let provider = ProviderSide {
+            dialect: self.spoken,
+            choices: self.prepared.request.facts().choices,
+            max_event_bytes: self.gateway.options.max_event.as_usize(),
         };
+        let Ok(stream) = Translator::new(&provider, &self.prepared.client_side(&self.correlation)) else {
+            return self.garbage();
+        };
+        let mut peek = Peek::new(answer.body, stream);
         let idle = millis(self.prepared.model.deadlines.idle_ms);
         loop {
             match peek.read_events(self.gateway.options.max_preamble.as_usize()) {
                 Seen::Nothing => {}
                 Seen::Commit => return self.commit(answer.headers, peek),
-                Seen::Error(error) => return self.in_band(&error, peek.reader.usage().as_ref()),
-                Seen::EndedEarly => return self.ended_early(),
-                Seen::Garbage => return self.garbage(),
+                Seen::Broken(fault) => return self.broken(&fault, &peek),
             }
             let until = until.min(Instant::now() + idle);
             match self.guard(client, until, peek.upstream.next()).await {
-                Ok(Some(Ok(bytes))) => peek.decoder.push(bytes),
+                Ok(Some(Ok(bytes))) => peek.stream.push(bytes),
                 Ok(Some(Err(_))) => {
                     return AttemptEnd::Failed(self.fail(
                         &Happening::Broken { content_seen: false },
@@ -333,108 +283,42 @@ impl Attempt<'_> {
                         "The provider's connection was lost before any content came.",
                     ));
                 }
-                Ok(None) => return self.closed_before_content(answer.headers, peek),
+                Ok(None) => match peek.close() {
+                    Seen::Nothing | Seen::Commit => return self.commit(answer.headers, peek),
+                    Seen::Broken(fault) => return self.broken(&fault, &peek),
+                },
                 Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
                 Err(Interruption::TimeIsUp) => return self.timed_out(),
             }
         }
     }
 
-    fn ended_early(&self) -> AttemptEnd {
-        AttemptEnd::Failed(self.fail(
-            &Happening::EndedEarly { content_seen: false },
-            "stream_incomplete",
-            "The provider ended its stream before any content came.",
-        ))
-    }
-
-    /// The stream closed in good order: whatever the decoder still holds is its last event.
-    fn closed_before_content(&self, headers: HeaderMap, mut peek: Peek) -> AttemptEnd {
-        let last = std::mem::replace(&mut peek.decoder, Decoder::new(0)).finish();
-        if let Some(event) = last {
-            let step = peek.reader.feed(&event);
-            match step {
-                StreamStep::Error(error) => return self.in_band(&error, peek.reader.usage().as_ref()),
-                StreamStep::Chunk(_) => peek.held.push((event, step)),
-                StreamStep::Quiet | StreamStep::Done | StreamStep::Garbage(_) => {}
-            }
-        }
-        match peek.reader.state() {
-            StreamState::Content | StreamState::Finished => self.commit(headers, peek),
-            StreamState::Preamble => self.ended_early(),
+    fn broken(&self, fault: &Fault, peek: &Peek) -> AttemptEnd {
+        match fault {
+            Fault::Error(error) => self.in_band(error, peek.stream.billed_usage().as_ref()),
+            Fault::Garbage => self.garbage(),
+            Fault::EndedEarly => AttemptEnd::Failed(self.fail(
+                &Happening::EndedEarly { content_seen: false },
+                "stream_incomplete",
+                "The provider ended its stream before any content came.",
+            )),
         }
     }
 
     fn commit(&self, headers: HeaderMap, peek: Peek) -> AttemptEnd {
-        let facts = self.prepared.request.facts();
-        let provider_id = peek
-            .reader
-            .response_id()
-            .filter(|id| id.len() <= MOST_ID_BYTES)
-            .or_else(|| correlated(self.prepared.arrival.dialect, &headers));
-        let editor = StreamEditor::new(&facts.model, &self.correlation, facts.wants_stream_usage());
+        let said = peek.stream.response_id().filter(|id| id.len() <= MOST_ID_BYTES);
+        let provider_id = said.or_else(|| correlated(self.spoken, &headers));
         let opened = Opened {
             upstream: peek.upstream,
-            decoder: peek.decoder,
-            reader: peek.reader,
+            stream: peek.stream,
             held: peek.held,
-            editor,
+            has_ended: peek.has_ended,
             dialect: self.prepared.arrival.dialect,
             request_id: Arc::clone(&self.prepared.arrival.request_id),
         };
         AttemptEnd::Opened { headers, opened: Box::new(opened), provider_id }
     }
 }
-
-/// A stream before its commitment.
-struct Peek {
-    upstream: AnswerBody,
-    decoder: Decoder,
-    reader: StreamReader,
-    held: Vec<(Event, StreamStep)>,
-    held_bytes: usize,
-}
-
-/// What the events so far come to.
-enum Seen {
-    Nothing,
-    Commit,
-    Error(InBandError),
-    EndedEarly,
-    Garbage,
-}
-
-impl Peek {
-    /// Takes events until one decides. The decision depends on the bytes, never on how reads fell (O10).
-    fn read_events(&mut self, max_preamble_bytes: usize) -> Seen {
-        loop {
-            let event = match self.decoder.next_event() {
-                Ok(Some(event)) => event,
-                Ok(None) => return Seen::Nothing,
-                Err(_) => return Seen::Garbage,
-            };
-            let step = self.reader.feed(&event);
-            match &step {
-                StreamStep::Quiet => continue,
-                StreamStep::Error(error) => return Seen::Error(error.clone()),
-                StreamStep::Garbage(_) => return Seen::Garbage,
-                StreamStep::Done if !self.reader.is_complete() => return Seen::EndedEarly,
-                StreamStep::Done | StreamStep::Chunk(_) => {}
-            }
-            self.held_bytes += event.raw.len();
-            self.held.push((event, step));
-            let is_full = self.held_bytes > max_preamble_bytes || self.held.len() >= MOST_HELD_EVENTS;
-            match self.reader.state() {
-                StreamState::Content | StreamState::Finished => return Seen::Commit,
-                StreamState::Preamble if is_full => return Seen::Commit,
-                StreamState::Preamble => {}
-            }
-        }
-    }
-}
-
-/// The path of the dialect below a provider's base URL.
-const CHAT_PATH: &str = "/chat/completions";
 
 /// The provider's id of a call, from its headers.
 pub(crate) fn correlated(dialect: Dialect, headers: &HeaderMap) -> Option<String> {

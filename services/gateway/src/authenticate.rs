@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use hmac::{Hmac, Mac};
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use sha2::Sha256;
 
 use weir_domain::policy::{Key, KeyHash, Snapshot};
+
+use weir_wire::Dialect;
+use weir_wire::headers::client_credential_headers;
 
 use crate::respond::CallerRefusal;
 
@@ -41,12 +43,13 @@ impl Pepper {
 ///
 /// The hash, not the key, is compared, by a map lookup: what its timing tells is about a hash under a secret pepper.
 pub(crate) fn authenticate(
+    dialect: Dialect,
     headers: &HeaderMap,
     snapshot: &Snapshot,
     pepper: &Pepper,
     now_ms: i64,
 ) -> Result<Arc<Key>, CallerRefusal> {
-    let presented = bearer(headers).ok_or(CallerRefusal::Missing)?;
+    let presented = presented(dialect, headers).ok_or(CallerRefusal::Missing)?;
     let key = snapshot.keys.get(&pepper.hash(presented)).ok_or(CallerRefusal::Unknown)?;
     if key.expires_at_ms.is_some_and(|expiry| now_ms >= expiry) {
         return Err(CallerRefusal::Expired { prefix: key.prefix.clone() });
@@ -54,26 +57,40 @@ pub(crate) fn authenticate(
     Ok(Arc::clone(key))
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+/// The key in the first header that brings one, in the order of the dialect.
+fn presented(dialect: Dialect, headers: &HeaderMap) -> Option<&str> {
+    client_credential_headers(dialect).iter().find_map(|(name, prefix)| {
+        let value = headers.get(*name)?.to_str().ok()?;
+        let key = match prefix.trim() {
+            "" => value.trim(),
+            scheme => {
+                let (sent, key) = value.split_once(' ')?;
+                if sent.eq_ignore_ascii_case(scheme) { key.trim() } else { return None }
+            }
+        };
+        (!key.is_empty()).then_some(key)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
+    use http::header::AUTHORIZATION;
+    use http::{HeaderName, HeaderValue};
 
     use super::*;
 
     #[test]
-    fn only_a_bearer_token_is_a_key() {
+    fn a_bearer_token_is_a_key_and_for_anthropic_clients_x_api_key_before_it() {
         let cases =
             [("Bearer k", Some("k")), ("bearer  k ", Some("k")), ("Basic k", None), ("Bearer ", None), ("k", None)];
         for (value, expected) in cases {
-            let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
-            assert_eq!(bearer(&headers), expected, "{value}");
+            let mut headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
+            for dialect in [Dialect::OpenAiChat, Dialect::AnthropicMessages] {
+                assert_eq!(presented(dialect, &headers), expected, "{value}");
+            }
+            headers.insert(HeaderName::from_static("x-api-key"), HeaderValue::from_static("x"));
+            assert_eq!(presented(Dialect::OpenAiChat, &headers), expected, "{value}");
+            assert_eq!(presented(Dialect::AnthropicMessages, &headers), Some("x"), "{value}");
         }
     }
 

@@ -5,12 +5,16 @@ use std::sync::Arc;
 
 use weir_domain::policy::{Key, Snapshot};
 use weir_domain::registry::LogicalModel;
-use weir_wire::openai::chat::ChatFacts;
+use weir_wire::request::RequestFacts;
 
 use crate::respond::PolicyRefusal;
 
 /// The model that `key` may use for this request.
-pub(crate) fn authorize(snapshot: &Snapshot, key: &Key, facts: &ChatFacts) -> Result<Arc<LogicalModel>, PolicyRefusal> {
+pub(crate) fn authorize(
+    snapshot: &Snapshot,
+    key: &Key,
+    facts: &RequestFacts,
+) -> Result<Arc<LogicalModel>, PolicyRefusal> {
     let model = snapshot.model_for(key, &facts.model).ok_or_else(|| {
         if snapshot.models.contains_key(facts.model.as_str()) {
             PolicyRefusal::ModelNotAllowed { model: facts.model.clone() }

@@ -23,7 +23,7 @@ use weir_wire::Dialect;
 use weir_wire::envelope::{Break, keep_alive, stream_error_event};
 
 use crate::relay::RelayBody;
-use crate::respond::{Refusal, X_REQUEST_ID, X_WEIR_RESERVATION, insert, insert_rates};
+use crate::respond::{Refusal, X_WEIR_RESERVATION, insert, insert_rates, insert_request_id};
 
 /// What hyper sends to a client.
 pub enum ClientBody {
@@ -127,6 +127,8 @@ impl LateBody {
 pub(crate) struct Client {
     dialect: Dialect,
     request_id: std::sync::Arc<str>,
+    /// When the request came, by which resets are told as times of day.
+    received_ms: i64,
     admitted: Option<(ReservationId, RateStandings)>,
     state: State,
 }
@@ -145,9 +147,10 @@ impl Client {
     pub(crate) const fn new(
         dialect: Dialect,
         request_id: std::sync::Arc<str>,
+        received_ms: i64,
         answer: oneshot::Sender<Response<ClientBody>>,
     ) -> Self {
-        Self { dialect, request_id, admitted: None, state: State::Silent(answer) }
+        Self { dialect, request_id, received_ms, admitted: None, state: State::Silent(answer) }
     }
 
     /// From now on every answer names the reservation and tells how the rates stand.
@@ -156,10 +159,10 @@ impl Client {
     }
 
     fn insert_headers(&self, headers: &mut HeaderMap) {
-        insert(headers, X_REQUEST_ID, &self.request_id);
+        insert_request_id(headers, self.dialect, &self.request_id);
         if let Some((reservation, rates)) = &self.admitted {
             insert(headers, X_WEIR_RESERVATION, &reservation.to_string());
-            insert_rates(headers, self.dialect, rates);
+            insert_rates(headers, self.dialect, rates, self.received_ms);
         }
     }
 
@@ -221,6 +224,9 @@ impl Client {
                 // Nobody listening is as good as told.
                 let mut response = refusal.response(self.dialect, &self.request_id, headers);
                 self.insert_headers(response.headers_mut());
+                if let Some(rates) = refusal.rates() {
+                    insert_rates(response.headers_mut(), self.dialect, rates, self.received_ms);
+                }
                 let _ = answer.send(response);
             }
             State::StatusSent(next) => {

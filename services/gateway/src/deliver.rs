@@ -15,19 +15,21 @@ use weir_domain::outcome::Outcome;
 use weir_domain::registry::{Deadlines, Deployment};
 use weir_domain::reservation::{Closing, Command};
 use weir_runtime::failpoint;
-use weir_wire::headers;
-use weir_wire::openai::chat::{PlainAnswer, StreamReader};
+use weir_wire::envelope::ClientError;
 use weir_wire::verdict::{Happening, ProviderRows, judge};
+use weir_wire::{Dialect, ProviderAnswer, StreamFacts, headers};
 
 use crate::attempt::{MOST_ID_BYTES, correlated, millis};
 use crate::client::ClientBody;
-use crate::execute::{Ended, Execution, Marked, Trail};
+use crate::execute::{Ended, Execution, Marked, Trail, correlation};
 use crate::relay::{BreakReason, Cut, Opened, Reins, RelayBody, RelayEnd, RelayOutcome};
-use crate::respond::{Unavailable, insert};
+use crate::respond::{Refusal, Unavailable, X_WEIR_LEFT_OUT, insert};
 
 /// A stream that may be handed to the client.
 pub(crate) struct OpenedStream {
     pub headers: HeaderMap,
+    /// In which the provider was spoken to.
+    pub spoken: Dialect,
     pub opened: Box<Opened>,
     pub provider_id: Option<String>,
     pub permit: Permit,
@@ -36,11 +38,15 @@ pub(crate) struct OpenedStream {
 }
 
 impl Execution<'_> {
-    fn answer_headers(&self, deployment: &Deployment, provider: &HeaderMap) -> HeaderMap {
+    fn answer_headers(&self, deployment: &Deployment, spoken: Dialect, provider: &HeaderMap) -> HeaderMap {
         let mut headers = self.weir_headers(Some(&deployment.id));
         let sent = crate::respond::texts(provider);
-        for (name, value) in headers::response_headers(self.prepared.arrival.dialect, sent) {
+        for (name, value) in headers::response_headers(spoken, sent) {
             insert(&mut headers, http::HeaderName::from_static(name), value);
+        }
+        let left_out = self.estimate.of(&deployment.id).map(|estimate| estimate.left_out.as_slice());
+        if let Some(left_out) = left_out.filter(|names| !names.is_empty()) {
+            insert(&mut headers, X_WEIR_LEFT_OUT, &left_out.join(", "));
         }
         headers
     }
@@ -49,15 +55,15 @@ impl Execution<'_> {
         &mut self,
         marked: Marked,
         deployment: &Arc<Deployment>,
+        spoken: Dialect,
         provider: &HeaderMap,
-        answer: &PlainAnswer,
+        answer: &ProviderAnswer,
     ) -> Ended {
-        let dialect = self.prepared.arrival.dialect;
         let usage = answer.usage().and_then(|extracted| extracted.usage);
         let verdict = usage.map_or(AttemptVerdict::ExecutedUsageUnknown, AttemptVerdict::Executed);
         let closing = self.closing(deployment, verdict, answer.served_tier());
         let said = answer.response_id().filter(|id| id.len() <= MOST_ID_BYTES);
-        if let Some(provider_id) = said.or_else(|| correlated(dialect, provider)) {
+        if let Some(provider_id) = said.or_else(|| correlated(spoken, provider)) {
             self.correlate(marked.number, provider_id).await;
         }
         let open = (marked.number, closing);
@@ -67,8 +73,22 @@ impl Execution<'_> {
             return self.refuse(Trail::of_answered(deployment.id.clone(), open), Unavailable::Log.into());
         }
         failpoint::pass("relay.before_content").await;
-        let mut response = Response::new(ClientBody::whole(answer.for_client(&self.prepared.request.facts().model)));
-        *response.headers_mut() = self.answer_headers(deployment, provider);
+        let correlation = correlation(self.record.id(), marked.number);
+        let for_client = match answer.for_client(&self.prepared.client_side(&correlation)) {
+            Ok(body) => body,
+            Err(error) => {
+                tracing::warn!(reservation_id = %self.record.id(), %error, "answer not translated");
+                let refusal = Refusal::Relayed {
+                    status: 502,
+                    error: Box::new(ClientError::new("server_error", "answer_not_translated", error.message)),
+                    retry_after: None,
+                    may_have_cost: true,
+                };
+                return self.refuse(Trail::of_answered(deployment.id.clone(), open), refusal);
+            }
+        };
+        let mut response = Response::new(ClientBody::whole(for_client));
+        *response.headers_mut() = self.answer_headers(deployment, spoken, provider);
         let outcome = if self.client.answer(response) { Outcome::Complete } else { Outcome::ClientCancelled };
         Ended { open: Some(open), deployment: deployment_id, chunks_delivered: 1, ..Ended::with(outcome, 200) }
     }
@@ -86,7 +106,7 @@ impl Execution<'_> {
         deployment: &Arc<Deployment>,
         stream: OpenedStream,
     ) -> Ended {
-        let OpenedStream { headers, opened, provider_id, permit, started, deadline } = stream;
+        let OpenedStream { headers, spoken, opened, provider_id, permit, started, deadline } = stream;
         if let Some(provider_id) = provider_id {
             self.correlate(marked.number, provider_id).await;
         }
@@ -99,7 +119,7 @@ impl Execution<'_> {
         // The provider's id is worth a record of its own: after a crash it is what a report can be matched by.
         let _append = self.record.append();
         failpoint::pass("relay.before_content").await;
-        let for_client = self.answer_headers(deployment, &headers);
+        let for_client = self.answer_headers(deployment, spoken, &headers);
         // The provider's headers share the buffer of its first read, which the stream may take hours to end.
         drop(headers);
         self.prepared.forget_bytes();
@@ -107,7 +127,7 @@ impl Execution<'_> {
         self.client.stream(for_client, body);
         let end = self.watch(&reins, end, deadline).await;
         failpoint::pass("relay.after_end").await;
-        self.stream_ended(marked.number, deployment, permit, started, end).await
+        self.stream_ended(marked.number, deployment, (permit, started), end).await
     }
 
     /// Holds the timers of a committed stream until it ends.
@@ -146,8 +166,7 @@ impl Execution<'_> {
         &mut self,
         number: AttemptNumber,
         deployment: &Arc<Deployment>,
-        permit: Permit,
-        started: Instant,
+        (permit, started): (Permit, Instant),
         end: Option<RelayEnd>,
     ) -> Ended {
         let now_ms = self.gateway.clock.now_ms();
@@ -168,39 +187,39 @@ impl Execution<'_> {
         self.gateway.circuits.record(&deployment.id, permit, call, now_ms);
         let verdict = self.stream_verdict(deployment, &end);
         if !matches!(verdict, AttemptVerdict::Executed(_)) {
-            self.free_and_tighten(number, deployment, &end.reader).await;
+            self.free_and_tighten(number, deployment, &end.facts).await;
         }
-        let closing = self.closing(deployment, verdict, end.reader.served_tier());
+        let closing = self.closing(deployment, verdict, end.facts.served_tier.clone());
         let code = match &end.outcome {
             RelayOutcome::Broke(reason) => Some(reason.as_str().to_owned()),
             RelayOutcome::Complete | RelayOutcome::ClientLeft => None,
         };
-        Ended { outcome, open: Some((number, closing)), code, chunks_delivered: end.chunks_delivered, ..base }
+        Ended { outcome, open: Some((number, closing)), code, chunks_delivered: end.facts.chunks_delivered, ..base }
     }
 
     fn stream_verdict(&self, deployment: &Deployment, end: &RelayEnd) -> AttemptVerdict {
-        let usage = end.reader.usage();
         if let RelayOutcome::Broke(BreakReason::UpstreamInBandError(error)) = &end.outcome {
             let rows =
                 if deployment.provider.bills_filtered_errors { ProviderRows::AzureOpenAi } else { ProviderRows::Plain };
-            let happening = Happening::InBand { error, usage: usage.as_ref(), content_seen: true };
-            return judge(self.prepared.arrival.dialect, rows, &happening).verdict;
+            let happening = Happening::InBand { error, usage: end.billed_at_error.as_ref(), content_seen: true };
+            let spoken = crate::dialects::spoken(self.prepared.arrival.dialect, deployment);
+            return judge(spoken, rows, &happening).verdict;
         }
-        // Before every choice has finished a usage is a bound, not a bill (I7).
-        let is_final = end.reader.is_complete();
-        match usage.and_then(|extracted| extracted.usage) {
-            Some(usage) if is_final => AttemptVerdict::Executed(usage),
-            Some(_) | None => AttemptVerdict::ExecutedUsageUnknown,
+        // Before the answer has ended a usage is a bound, not a bill (I7).
+        let usage = end.facts.usage.as_ref().filter(|_| end.facts.usage_is_final);
+        match usage.and_then(|extracted| extracted.usage.clone()) {
+            Some(usage) => AttemptVerdict::Executed(usage),
+            None => AttemptVerdict::ExecutedUsageUnknown,
         }
     }
 
     /// What waits for a report gives its slot back at once, and its hold as far as partial usage bounds it.
-    async fn free_and_tighten(&mut self, number: AttemptNumber, deployment: &Deployment, reader: &StreamReader) {
+    async fn free_and_tighten(&mut self, number: AttemptNumber, deployment: &Deployment, facts: &StreamFacts) {
         let mut commands = vec![Command::FreeSlot];
-        let partial = reader.usage().and_then(|extracted| extracted.usage);
+        let partial = facts.usage.as_ref().and_then(|extracted| extracted.usage.as_ref());
         let estimate = self.estimate.of(&deployment.id);
         if let (Some(partial), Some(estimate)) = (partial, estimate)
-            && let Some(hold) = estimate.tightened_by(&partial)
+            && let Some(hold) = estimate.tightened_by(partial)
         {
             commands.push(Command::Tighten { number, hold });
         }

@@ -13,10 +13,12 @@ use weir_domain::price::{Price, PriceError, TierScope, TokenKinds, UsageBound};
 use weir_domain::registry::{Capability, Deployment, LogicalModel, Tokenizer};
 use weir_domain::usage::{Meter, MeterReading, Usage};
 use weir_wire::bound::{TokenRatio, input_tokens_at_most};
-use weir_wire::openai::chat::ChatFacts;
+use weir_wire::request::RequestFacts;
+use weir_wire::{ClientRequest, RequestError, Untranslatable, UpstreamRequest};
 
+use crate::dialects::{spoken, upstream_request};
 use crate::recount::Count;
-use crate::respond::Unavailable;
+use crate::respond::{BodyRefusal, Refusal, Unavailable};
 
 /// What each permitted deployment could cost at worst.
 #[derive(Debug, Clone)]
@@ -26,6 +28,9 @@ pub(crate) struct Estimate {
     deployments: Vec<DeploymentEstimate>,
     /// The cap that Weir writes into the upstream request because the client gave none.
     pub written_cap: Option<u64>,
+    /// The request in the dialect of the first deployment that speaks another one than the client. Others are translated
+    /// anew when they are asked, so that a large body is not kept once for each of them.
+    translated: Option<(DeploymentId, UpstreamRequest)>,
 }
 
 /// The worst case at one deployment, and the price that was locked for it (I10).
@@ -38,6 +43,8 @@ pub(crate) struct DeploymentEstimate {
     ratio: TokenRatio,
     tokenizer: Option<Tokenizer>,
     tier: Option<String>,
+    /// Members that only advise about caching and that this deployment is not told.
+    pub left_out: Vec<String>,
 }
 
 impl Estimate {
@@ -54,7 +61,23 @@ impl Estimate {
     /// The same with counted text, where that is less.
     pub(crate) fn recounted(&self, count: &Count) -> Self {
         let deployments: Vec<_> = self.deployments.iter().map(|estimate| estimate.recounted(count)).collect();
-        Self { hold: dearest(&deployments), deployments, written_cap: self.written_cap }
+        Self { hold: dearest(&deployments), deployments, ..self.clone() }
+    }
+
+    /// What `deployment` is sent.
+    ///
+    /// # Errors
+    /// None for a deployment that is among the estimated.
+    pub(crate) fn upstream_request(
+        &self,
+        request: &ClientRequest,
+        deployment: &Deployment,
+        correlation: &str,
+    ) -> Result<UpstreamRequest, Untranslatable> {
+        match &self.translated {
+            Some((of, translated)) if *of == deployment.id => Ok(translated.clone()),
+            Some(_) | None => upstream_request(request, deployment, self.written_cap, Some(correlation)),
+        }
     }
 }
 
@@ -77,17 +100,37 @@ impl DeploymentEstimate {
     }
 }
 
-/// Estimates `facts` on every deployment of `model` that has a price and that `key` may use.
+/// Estimates `request` on every deployment of `model` that has a price, that `key` may use and that can be told all of
+/// it.
 pub(crate) fn estimate(
     snapshot: &Snapshot,
     key: &Key,
     model: &LogicalModel,
-    facts: &ChatFacts,
+    request: &ClientRequest,
     default_tokens_per_kilobyte: u32,
     now_ms: i64,
-) -> Result<Estimate, Unavailable> {
+) -> Result<Estimate, Refusal> {
+    let facts = request.facts();
+    let written_cap = if facts.cap_tokens.is_none() { model.default_output_tokens } else { None };
+    let written_cap = written_cap.and_then(|cap| u64::try_from(cap).ok());
     let mut deployments = Vec::with_capacity(1);
+    let (mut translated, mut untold) = (None, None);
     for deployment in model.deployments().filter(|deployment| is_permitted(key, deployment, facts)) {
+        let left_out = if spoken(request.dialect(), deployment) == request.dialect() {
+            Vec::new()
+        } else {
+            match upstream_request(request, deployment, written_cap, None) {
+                Ok(upstream) => {
+                    let left_out = upstream.left_out.clone();
+                    translated.get_or_insert((deployment.id.clone(), upstream));
+                    left_out
+                }
+                Err(error) => {
+                    untold.get_or_insert(error);
+                    continue;
+                }
+            }
+        };
         let Ok(price) = snapshot.prices.price(&deployment.price, now_ms) else { continue };
         let ratio = ratio(deployment, default_tokens_per_kilobyte);
         let bound = bound(deployment, model, facts, &ratio);
@@ -100,17 +143,14 @@ pub(crate) fn estimate(
             ratio,
             tokenizer: deployment.tokenizer,
             tier: facts.service_tier.clone(),
+            left_out,
         });
     }
-    if deployments.is_empty() {
-        return Err(why_none(key, model, facts));
+    match (deployments.is_empty(), untold) {
+        (true, Some(error)) => Err(BodyRefusal::Invalid(RequestError::from(error)).into()),
+        (true, None) => Err(why_none(key, model, facts).into()),
+        (false, _) => Ok(Estimate { hold: dearest(&deployments), deployments, written_cap, translated }),
     }
-    let written_cap = if facts.cap_tokens.is_none() { model.default_output_tokens } else { None };
-    Ok(Estimate {
-        hold: dearest(&deployments),
-        deployments,
-        written_cap: written_cap.and_then(|cap| u64::try_from(cap).ok()),
-    })
 }
 
 /// One request at whatever deployment costs most in each unit.
@@ -120,13 +160,13 @@ fn dearest(deployments: &[DeploymentEstimate]) -> Hold {
 }
 
 /// Deployments that the policy excludes do not size the hold.
-fn is_permitted(key: &Key, deployment: &Deployment, facts: &ChatFacts) -> bool {
+fn is_permitted(key: &Key, deployment: &Deployment, facts: &RequestFacts) -> bool {
     key.tenant.regions.contains(&deployment.region)
         && key.tenant.providers.contains(&deployment.provider.id)
         && facts.needs.missing_from(deployment.capabilities).is_empty()
 }
 
-fn why_none(key: &Key, model: &LogicalModel, facts: &ChatFacts) -> Unavailable {
+fn why_none(key: &Key, model: &LogicalModel, facts: &RequestFacts) -> Unavailable {
     let permitted = model.deployments().any(|deployment| is_permitted(key, deployment, facts));
     if permitted {
         return Unavailable::Unpriced { model: facts.model.clone() };
@@ -152,7 +192,7 @@ fn ratio(deployment: &Deployment, per_kilobyte: u32) -> TokenRatio {
     }
 }
 
-fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, ratio: &TokenRatio) -> UsageBound {
+fn bound(deployment: &Deployment, model: &LogicalModel, facts: &RequestFacts, ratio: &TokenRatio) -> UsageBound {
     let cap = match (facts.cap_tokens, model.default_output_tokens) {
         (Some(cap), _) => i64::try_from(cap).unwrap_or(i64::MAX),
         (None, Some(default)) => default,
@@ -172,7 +212,7 @@ fn bound(deployment: &Deployment, model: &LogicalModel, facts: &ChatFacts, ratio
 }
 
 /// A provider that searches the web bills each search; one per choice is what a chat request can cause.
-fn searches(facts: &ChatFacts) -> Vec<MeterReading> {
+fn searches(facts: &RequestFacts) -> Vec<MeterReading> {
     let quantity = i64::from(facts.choices);
     let searches = facts.needs.contains(Capability::WebSearch);
     searches.then_some(MeterReading { meter: Meter::ToolWebSearch, quantity }).into_iter().collect()

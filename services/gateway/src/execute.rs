@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use weir_domain::attempt::{AttemptNumber, AttemptVerdict, Target};
 use weir_domain::breaker::{CallOutcome, FailureCause, Permit};
-use weir_domain::ids::DeploymentId;
+use weir_domain::ids::{DeploymentId, ReservationId};
 use weir_domain::money::Amounts;
 use weir_domain::outcome::Outcome;
 use weir_domain::quota::Reply;
@@ -25,6 +25,7 @@ use weir_wire::verdict::Blame;
 use crate::attempt::{Attempt, AttemptEnd, Failure, millis};
 use crate::client::Client;
 use crate::deliver::{OpenedStream, elapsed_ms};
+use crate::dialects;
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
 use crate::record::{CloseError, Record};
@@ -116,12 +117,14 @@ impl Execution<'_> {
                     return self.refuse(trail, refusal);
                 }
             };
+            let spoken = dialects::spoken(self.prepared.arrival.dialect, &deployment);
             let attempt = Attempt {
                 gateway: self.gateway,
                 prepared: self.prepared,
+                estimate: self.estimate,
                 deployment: &deployment,
-                correlation: format!("{}-{}", self.record.id(), marked.number),
-                written_cap: self.estimate.written_cap,
+                spoken,
+                correlation: correlation(self.record.id(), marked.number),
                 deadline,
                 status_at,
             };
@@ -129,10 +132,10 @@ impl Execution<'_> {
             match attempt.run(self.client).await {
                 AttemptEnd::Whole { headers, answer } => {
                     self.succeeded(&deployment, permit, started);
-                    return self.deliver_whole(marked, &deployment, &headers, &answer).await;
+                    return self.deliver_whole(marked, &deployment, spoken, &headers, &answer).await;
                 }
                 AttemptEnd::Opened { headers, opened, provider_id } => {
-                    let stream = OpenedStream { headers, opened, provider_id, permit, started, deadline };
+                    let stream = OpenedStream { headers, spoken, opened, provider_id, permit, started, deadline };
                     return self.deliver_stream(marked, &deployment, stream).await;
                 }
                 AttemptEnd::Failed(failure) => {
@@ -232,7 +235,7 @@ impl Execution<'_> {
             return self.refuse(trail, Unavailable::NoEligible { reason: reason.unwrap_or("no_deployment") }.into());
         };
         let refusal = Refusal::Relayed {
-            status: last.judgement.client_status,
+            status: last.judgement.status_for(self.prepared.arrival.dialect),
             error: Box::new(last.error),
             retry_after: trail.retry_after,
             may_have_cost: trail.may_have_cost,
@@ -298,6 +301,11 @@ impl Execution<'_> {
         }
         headers
     }
+}
+
+/// Weir's id of one call: sent where the provider keeps it, and the answer's own where the provider gives none.
+pub(crate) fn correlation(reservation: ReservationId, number: AttemptNumber) -> String {
+    format!("{reservation}-{number}")
 }
 
 fn accepted(reply: Reply) -> Result<(), Refusal> {

@@ -26,8 +26,9 @@ use weir_domain::policy::{Key, Snapshot};
 use weir_domain::registry::LogicalModel;
 use weir_runtime::failpoint;
 use weir_streams::Health;
-use weir_wire::Dialect;
-use weir_wire::openai::chat::{ChatRequest, Limits};
+use weir_wire::anthropic::{AnthropicVersion, upstream_query};
+use weir_wire::request::Limits;
+use weir_wire::{ClientRequest, ClientSide, Dialect, Family};
 
 use crate::arrival::Arrival;
 use crate::authenticate::authenticate;
@@ -49,7 +50,9 @@ pub(crate) struct Prepared {
     pub snapshot: Arc<Snapshot>,
     pub key: Arc<Key>,
     pub model: Arc<LogicalModel>,
-    pub request: ChatRequest,
+    pub request: ClientRequest,
+    /// Whether the client asked for the beta form of the endpoint, as official SDKs do by `?beta=true`.
+    pub is_beta: bool,
     /// The client's headers, for those few that a provider may see.
     pub headers: HeaderMap,
     pub idempotency_key: Option<String>,
@@ -67,14 +70,27 @@ impl Prepared {
     }
 }
 
+impl Prepared {
+    /// What turns a provider's answer into the client's. `fallback_id` is the answer's id where the provider gives none.
+    pub(crate) fn client_side<'a>(&'a self, fallback_id: &'a str) -> ClientSide<'a> {
+        let facts = self.request.facts();
+        ClientSide {
+            dialect: self.arrival.dialect,
+            alias: &facts.model,
+            fallback_id,
+            wants_usage: facts.wants_stream_usage(),
+            created_s: self.arrival.received_ms / 1_000,
+        }
+    }
+}
+
 /// The longest `Idempotency-Key`.
 const MOST_IDEMPOTENCY_KEY_BYTES: usize = 255;
 
-/// Serves `POST /v1/chat/completions`.
-pub(crate) async fn chat(gateway: &Arc<Inner>, request: Request<Incoming>) -> Response<ClientBody> {
-    let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
-    let request_id = Arc::clone(&arrival.request_id);
-    let dialect = arrival.dialect;
+/// Serves one request of `dialect`.
+pub(crate) async fn serve(gateway: &Arc<Inner>, dialect: Dialect, request: Request<Incoming>) -> Response<ClientBody> {
+    let arrival = Arrival::of(gateway, dialect, &request);
+    let (request_id, received_ms) = (Arc::clone(&arrival.request_id), arrival.received_ms);
     let refuse = |refusal: &Refusal| {
         gateway.metrics.refused(refusal.status(), &refusal.code());
         refusal.response(dialect, &request_id, HeaderMap::new())
@@ -84,7 +100,7 @@ pub(crate) async fn chat(gateway: &Arc<Inner>, request: Request<Incoming>) -> Re
         Err(refusal) => return refuse(&refusal),
     };
     let (answer, response) = oneshot::channel();
-    let client = Client::new(dialect, Arc::clone(&request_id), answer);
+    let client = Client::new(dialect, Arc::clone(&request_id), received_ms, answer);
     let owing = Box::new(Owing { gateway: Arc::clone(gateway), prepared, estimate, client });
     gateway.tasks.spawn("request", live(owing));
     response.await.unwrap_or_else(|_| refuse(&Unavailable::Stopping.into()))
@@ -101,7 +117,8 @@ async fn prepare(
     }
     let snapshot = gateway.snapshot.load_full();
     let (head, incoming) = request.into_parts();
-    let key = authenticate(&head.headers, &snapshot, &gateway.pepper, arrival.received_ms)?;
+    let key = authenticate(arrival.dialect, &head.headers, &snapshot, &gateway.pepper, arrival.received_ms)?;
+    let version = version(arrival.dialect, &head.headers)?;
     let options = &gateway.options;
     let read = body::read(
         &head.headers,
@@ -111,10 +128,10 @@ async fn prepare(
         options.body_deadline.duration(),
     );
     let body = read.await?;
-    let request = ChatRequest::parse(body.bytes, &Limits::default()).map_err(BodyRefusal::Invalid)?;
+    let request =
+        ClientRequest::parse(arrival.dialect, body.bytes, &Limits::default(), version).map_err(BodyRefusal::Invalid)?;
     let model = authorize(&snapshot, &key, request.facts())?;
-    let estimate =
-        estimate(&snapshot, &key, &model, request.facts(), options.tokens_per_kilobyte, arrival.received_ms)?;
+    let estimate = estimate(&snapshot, &key, &model, &request, options.tokens_per_kilobyte, arrival.received_ms)?;
     let idempotency_key = idempotency_key(&head.headers)?;
     let prepared = Prepared {
         arrival,
@@ -122,6 +139,7 @@ async fn prepare(
         key,
         model,
         request,
+        is_beta: upstream_query(head.uri.query()).is_some(),
         headers: head.headers,
         idempotency_key,
         _memory: body.permit,
@@ -184,6 +202,17 @@ fn refuse_unheld(gateway: &Inner, prepared: &Prepared, client: &mut Client, refu
         "request refused"
     );
     client.refuse(refusal, HeaderMap::new());
+}
+
+/// The version that a request of the Anthropic API must name; of no meaning in others.
+fn version(dialect: Dialect, headers: &HeaderMap) -> Result<AnthropicVersion, BodyRefusal> {
+    match dialect.family() {
+        Family::OpenAi => Ok(AnthropicVersion::V2023_06_01),
+        Family::Anthropic => {
+            let sent = headers.get(AnthropicVersion::HEADER).and_then(|value| value.to_str().ok());
+            AnthropicVersion::of_header(sent).map_err(BodyRefusal::Version)
+        }
+    }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, IdempotencyRefusal> {

@@ -9,8 +9,8 @@ use tiktoken_rs::{CoreBPE, cl100k_base_singleton, o200k_base_singleton};
 use tokio::sync::Semaphore;
 
 use weir_domain::registry::Tokenizer;
+use weir_wire::ClientRequest;
 use weir_wire::bound::InputSize;
-use weir_wire::openai::chat::ChatRequest;
 
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
@@ -34,10 +34,11 @@ impl Default for CountingPermits {
 }
 
 /// The estimate with counted text, never above `estimate`; `None` when a permitted deployment names no tokenizer, the
-/// text is too large, or too many are being counted.
+/// request is none of chat, its text is too large, or too many are being counted.
 pub(crate) async fn recount(gateway: &Inner, prepared: &Prepared, estimate: &Estimate) -> Option<Estimate> {
     let tokenizers = estimate.tokenizers()?;
-    if prepared.request.facts().size.text_bytes > MOST_TEXT_BYTES {
+    let is_chat = matches!(prepared.request, ClientRequest::Chat(_));
+    if !is_chat || prepared.request.facts().size.text_bytes > MOST_TEXT_BYTES {
         return None;
     }
     let permit = Arc::clone(&gateway.counting.0).try_acquire_owned().ok()?;
@@ -59,7 +60,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    fn of(request: &ChatRequest, tokenizers: &[Tokenizer]) -> Self {
+    fn of(request: &ClientRequest, tokenizers: &[Tokenizer]) -> Self {
         let texts = request.message_texts();
         let size = request.facts().size;
         let count = |tokenizer: &Tokenizer| {
@@ -89,13 +90,16 @@ fn vocabulary(tokenizer: Tokenizer) -> &'static CoreBPE {
 mod tests {
     use bytes::Bytes;
 
-    use weir_wire::openai::chat::Limits;
+    use weir_wire::Dialect;
+    use weir_wire::anthropic::AnthropicVersion;
+    use weir_wire::request::Limits;
 
     use super::*;
 
-    fn request(text: &str) -> ChatRequest {
+    fn request(text: &str) -> ClientRequest {
         let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
-        ChatRequest::parse(Bytes::from(body), &Limits::default()).unwrap()
+        ClientRequest::parse(Dialect::OpenAiChat, Bytes::from(body), &Limits::default(), AnthropicVersion::V2023_06_01)
+            .unwrap()
     }
 
     #[test]

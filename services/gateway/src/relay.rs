@@ -17,11 +17,10 @@ use tokio::time::Instant;
 
 use weir_providers::AnswerBody;
 use weir_runtime::failpoint;
-use weir_wire::Dialect;
-use weir_wire::envelope::{Break, ClientError, keep_alive, stream_error_event};
-use weir_wire::openai::chat::stream::StreamStep;
-use weir_wire::openai::chat::{InBandError, StreamEditor, StreamReader};
-use weir_wire::sse::{Decoder, Event};
+use weir_wire::envelope::{ClientError, keep_alive};
+use weir_wire::openai::chat::InBandError;
+use weir_wire::usage::Extracted;
+use weir_wire::{Dialect, Step, StreamFacts, Translator};
 
 /// Why a committed stream did not become whole. The words are stable: they are in the error event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,8 +66,9 @@ pub(crate) enum RelayOutcome {
 #[derive(Debug)]
 pub(crate) struct RelayEnd {
     pub outcome: RelayOutcome,
-    pub reader: StreamReader,
-    pub chunks_delivered: u64,
+    pub facts: StreamFacts,
+    /// The usage that is a bill if an error was the last word.
+    pub billed_at_error: Option<Extracted>,
 }
 
 /// What the owner's timers tell the body to do.
@@ -160,10 +160,9 @@ impl Reins {
 /// How many bytes are gathered into one write when they are already there.
 const GATHER_BYTES: usize = 64 * 1024;
 
-/// The provider's stream, its reader and the client's editor, in one.
+/// The provider's stream and what turns it into the client's, in one.
 pub struct RelayBody {
     upstream: Option<AnswerBody>,
-    decoder: Decoder,
     /// Present until the end was reported.
     reading: Option<Reading>,
     out: BytesMut,
@@ -174,8 +173,7 @@ pub struct RelayBody {
 }
 
 struct Reading {
-    reader: StreamReader,
-    editor: StreamEditor,
+    stream: Translator,
     end: oneshot::Sender<RelayEnd>,
 }
 
@@ -188,11 +186,12 @@ impl std::fmt::Debug for RelayBody {
 /// A stream at the moment of commitment.
 pub(crate) struct Opened {
     pub upstream: AnswerBody,
-    pub decoder: Decoder,
-    pub reader: StreamReader,
-    /// Events held back until now, in order, with what they are.
-    pub held: Vec<(Event, StreamStep)>,
-    pub editor: StreamEditor,
+    pub stream: Translator,
+    /// The client's form of the events up to now.
+    pub held: BytesMut,
+    /// Whether the provider's own end was among them.
+    pub has_ended: bool,
+    /// The client's.
     pub dialect: Dialect,
     pub request_id: Arc<str>,
 }
@@ -202,19 +201,18 @@ impl RelayBody {
     pub(crate) fn new(opened: Opened) -> (Self, Arc<Reins>, oneshot::Receiver<RelayEnd>) {
         let (end, receiver) = oneshot::channel();
         let reins = Reins::new();
-        let reading = Reading { reader: opened.reader, editor: opened.editor, end };
+        reins.is_finished.store(opened.stream.is_complete(), Ordering::Release);
         let mut body = Self {
             upstream: Some(opened.upstream),
-            decoder: opened.decoder,
-            reading: Some(reading),
-            out: BytesMut::new(),
+            reading: Some(Reading { stream: opened.stream, end }),
+            out: opened.held,
             reins: Arc::clone(&reins),
             is_over: false,
             dialect: opened.dialect,
             request_id: opened.request_id,
         };
-        for (event, step) in &opened.held {
-            body.take(event, step);
+        if opened.has_ended {
+            body.finish(RelayOutcome::Complete);
         }
         (body, reins, receiver)
     }
@@ -248,9 +246,9 @@ impl RelayBody {
                 Cut::EnoughWaited => self.finish(RelayOutcome::Complete),
             };
         }
-        self.drain_decoder();
+        self.take_events();
         while !self.is_over && self.out.len() < GATHER_BYTES {
-            let Some(upstream) = self.upstream.as_mut() else { return };
+            let (Some(upstream), Some(reading)) = (self.upstream.as_mut(), self.reading.as_mut()) else { return };
             match upstream.poll_next(cx) {
                 Poll::Pending => {
                     if self.reins.ping.swap(false, Ordering::AcqRel) && self.out.is_empty() {
@@ -260,8 +258,8 @@ impl RelayBody {
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
                     self.reins.last_read_ms.store(now_ms, Ordering::Release);
-                    self.decoder.push(bytes);
-                    self.drain_decoder();
+                    reading.stream.push(bytes);
+                    self.take_events();
                 }
                 Poll::Ready(Some(Err(_))) => self.end_of_upstream(BreakReason::TransportError),
                 Poll::Ready(None) => self.end_of_upstream(BreakReason::StreamIncomplete),
@@ -269,71 +267,53 @@ impl RelayBody {
         }
     }
 
-    fn drain_decoder(&mut self) {
-        while !self.is_over {
-            match self.decoder.next_event() {
-                Ok(Some(event)) => {
-                    let Some(reading) = self.reading.as_mut() else { return };
-                    let step = reading.reader.feed(&event);
-                    self.take(&event, &step);
-                }
-                Ok(None) => return,
-                Err(_) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamDecodeError)),
-            }
+    /// Relays every whole event that is there, up to the end.
+    fn take_events(&mut self) {
+        while let Some(reading) = self.reading.as_mut() {
+            let Some(step) = reading.stream.next_step(&mut self.out) else { return };
+            self.take(step);
         }
     }
 
-    /// Relays one event, or ends with it.
-    fn take(&mut self, event: &Event, step: &StreamStep) {
-        let Some(reading) = self.reading.as_mut() else { return };
+    /// After one event: goes on, or ends with it.
+    fn take(&mut self, step: Step) {
+        let is_complete = self.reading.as_ref().is_some_and(|reading| reading.stream.is_complete());
         match step {
-            StreamStep::Quiet => {}
-            StreamStep::Chunk(facts) => {
-                // After the finish it reads on: the usage comes last, and a connection read to its end is used again.
-                reading.editor.edit(event, facts, &mut self.out);
-                self.reins.is_finished.store(reading.reader.is_complete(), Ordering::Release);
-            }
-            StreamStep::Done if reading.reader.is_complete() => self.finish(RelayOutcome::Complete),
-            StreamStep::Done => self.finish(RelayOutcome::Broke(BreakReason::StreamIncomplete)),
-            StreamStep::Error(error) => {
-                self.finish(RelayOutcome::Broke(BreakReason::UpstreamInBandError(error.clone())));
-            }
-            StreamStep::Garbage(_) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamDecodeError)),
+            Step::Quiet => {}
+            // After the finish it reads on: the usage comes last, and a connection read to its end is used again.
+            Step::Event { .. } => self.reins.is_finished.store(is_complete, Ordering::Release),
+            Step::End if is_complete => self.finish(RelayOutcome::Complete),
+            Step::End => self.finish(RelayOutcome::Broke(BreakReason::StreamIncomplete)),
+            Step::Error(error) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamInBandError(error))),
+            Step::Garbage(_) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamDecodeError)),
         }
     }
 
     /// A provider that closes after all choices finished has said everything (O08), however it closed.
     fn end_of_upstream(&mut self, otherwise: BreakReason) {
-        let last = std::mem::replace(&mut self.decoder, Decoder::new(0)).finish();
-        if let (Some(event), Some(reading)) = (last, self.reading.as_mut()) {
-            let step = reading.reader.feed(&event);
-            self.take(&event, &step);
+        let Some(reading) = self.reading.as_mut() else { return };
+        if let Some(last) = reading.stream.close(&mut self.out) {
+            self.take(last);
         }
-        let is_complete = self.reading.as_ref().is_some_and(|reading| reading.reader.is_complete());
+        let is_complete = self.reading.as_ref().is_some_and(|reading| reading.stream.is_complete());
         self.finish(if is_complete { RelayOutcome::Complete } else { RelayOutcome::Broke(otherwise) });
     }
 
     /// Writes the one terminal that the outcome has and reports the end. The provider's connection closes here.
     fn finish(&mut self, outcome: RelayOutcome) {
-        let Some(mut reading) = self.reading.take() else { return };
+        let Some(Reading { mut stream, end }) = self.reading.take() else { return };
         self.is_over = true;
         self.upstream = None;
         match &outcome {
-            RelayOutcome::Complete => reading.editor.finish(&mut self.out),
+            RelayOutcome::Complete => stream.finish(&mut self.out),
             RelayOutcome::Broke(reason) => {
-                let broken = Break {
-                    reason: reason.as_str(),
-                    chunks_delivered: reading.editor.content_chunks(),
-                    request_id: &self.request_id,
-                    sequence_number: 0,
-                };
-                self.out.extend_from_slice(&stream_error_event(self.dialect, &stream_error(reason), &broken));
+                stream.fail(&stream_error(reason), reason.as_str(), &self.request_id, &mut self.out);
             }
             RelayOutcome::ClientLeft => {}
         }
-        let chunks_delivered = reading.editor.content_chunks();
+        let (facts, billed_at_error) = (stream.facts(), stream.billed_usage());
         // The owner waits for it, unless the process is stopping.
-        let _ = reading.end.send(RelayEnd { outcome, reader: reading.reader, chunks_delivered });
+        let _ = end.send(RelayEnd { outcome, facts, billed_at_error });
     }
 }
 

@@ -9,7 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use weir_domain::ids::ReservationId;
 use weir_domain::money::NanoUsd;
 use weir_domain::quota::{Limit, Measure, RateStandings, Unit};
+use weir_wire::anthropic::{AnthropicVersion, UnknownVersion};
 use weir_wire::envelope::{ClientError, ERROR_CONTENT_TYPE, error_body};
+use weir_wire::headers::request_id_header;
 use weir_wire::rate_limit::{Rate, Rated, rate_limit_headers};
 use weir_wire::retry_after::RetryAfter;
 use weir_wire::{Dialect, RequestError};
@@ -20,6 +22,8 @@ pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-i
 pub(crate) const X_WEIR_RESERVATION: HeaderName = HeaderName::from_static("x-weir-reservation");
 pub(crate) const X_WEIR_ATTEMPTS: HeaderName = HeaderName::from_static("x-weir-attempts");
 pub(crate) const X_WEIR_DEPLOYMENT: HeaderName = HeaderName::from_static("x-weir-deployment");
+/// Members of the request that only advise about caching and that the deployment was not told.
+pub(crate) const X_WEIR_LEFT_OUT: HeaderName = HeaderName::from_static("x-weir-left-out");
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
@@ -78,6 +82,7 @@ pub(crate) enum BodyRefusal {
     Broken,
     /// All request bodies together are at their bound.
     MemoryFull,
+    Version(UnknownVersion),
     Invalid(RequestError),
 }
 
@@ -193,7 +198,7 @@ impl CallerRefusal {
                 401,
                 AUTHENTICATION,
                 "missing_api_key",
-                "No API key was sent. Send a Weir key as `Authorization: Bearer …`.",
+                "No API key was sent. Send a Weir key as `Authorization: Bearer …`, or to /v1/messages as `x-api-key`.",
             ),
             Self::Unknown => row(
                 401,
@@ -269,6 +274,9 @@ impl BodyRefusal {
                     .unwrap_or_default();
                 row(400, INVALID, error.code.name(), format!("{}{at}", error.message)).param(error.field.as_deref())
             }
+            Self::Version(error) => {
+                row(400, INVALID, "unknown_version", error.to_string()).param(Some(AnthropicVersion::HEADER))
+            }
             Self::MemoryFull => {
                 row(503, UNAVAILABLE, "memory_full", "Too many large requests at once. Retry shortly.").retry_soon()
             }
@@ -297,7 +305,7 @@ impl LimitRefusal {
                 "request_exceeds_limit",
                 format!(
                     "The worst case of this request needs {} and the limit `{limit}` never has room for it. Lower \
-                     `max_completion_tokens` or shorten the prompt.",
+                     the output cap or shorten the prompt.",
                     amount(limit, *needed)
                 ),
             )
@@ -410,6 +418,21 @@ impl Refusal {
         self.row().error.code.unwrap_or_default()
     }
 
+    /// How the rates stand that have no room.
+    pub(crate) fn rates(&self) -> Option<&RateStandings> {
+        match self {
+            Self::Limit(LimitRefusal::Reached { rates, .. }) => Some(rates),
+            Self::Limit(LimitRefusal::Never { .. } | LimitRefusal::NotCovered)
+            | Self::Caller(_)
+            | Self::Policy(_)
+            | Self::Path(_)
+            | Self::Body(_)
+            | Self::Idempotency(_)
+            | Self::Unavailable(_)
+            | Self::Relayed { .. } => None,
+        }
+    }
+
     pub(crate) fn response(&self, dialect: Dialect, request_id: &str, extra: HeaderMap) -> Response<ClientBody> {
         let row = self.row();
         let mut response = Response::new(ClientBody::whole(error_body(dialect, row.status, &row.error, request_id)));
@@ -417,7 +440,7 @@ impl Refusal {
         let headers = response.headers_mut();
         headers.extend(extra);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(ERROR_CONTENT_TYPE));
-        insert(headers, X_REQUEST_ID, request_id);
+        insert_request_id(headers, dialect, request_id);
         if let Some(wait) = row.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.header_seconds()));
             if wait.as_ms() % 1_000 != 0 {
@@ -427,17 +450,8 @@ impl Refusal {
         if let Some(should) = row.should_retry {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(if should { "true" } else { "false" }));
         }
-        match self {
-            Self::Path(PathRefusal::WrongMethod { allow }) => insert(headers, http::header::ALLOW, allow),
-            Self::Limit(LimitRefusal::Reached { rates, .. }) => insert_rates(headers, dialect, rates),
-            Self::Path(PathRefusal::NoSuchPath)
-            | Self::Limit(LimitRefusal::Never { .. } | LimitRefusal::NotCovered)
-            | Self::Caller(_)
-            | Self::Policy(_)
-            | Self::Body(_)
-            | Self::Idempotency(_)
-            | Self::Unavailable(_)
-            | Self::Relayed { .. } => {}
+        if let Self::Path(PathRefusal::WrongMethod { allow }) = self {
+            insert(headers, http::header::ALLOW, allow);
         }
         response
     }
@@ -455,12 +469,21 @@ pub(crate) fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
+/// Names the request in the header of the client's API, and in the one that proxies know.
+pub(crate) fn insert_request_id(headers: &mut HeaderMap, dialect: Dialect, request_id: &str) {
+    insert(headers, X_REQUEST_ID, request_id);
+    let own = HeaderName::from_static(request_id_header(dialect));
+    if own != X_REQUEST_ID {
+        insert(headers, own, request_id);
+    }
+}
+
 /// Tells how the tightest rates stand; nothing where no rate is set.
-pub(crate) fn insert_rates(headers: &mut HeaderMap, dialect: Dialect, rates: &RateStandings) {
+pub(crate) fn insert_rates(headers: &mut HeaderMap, dialect: Dialect, rates: &RateStandings, now_ms: i64) {
     for (of, standing) in [(Rated::Requests, rates.requests), (Rated::Tokens, rates.tokens)] {
         let Some(standing) = standing else { continue };
         let rate = Rate { limit: standing.max, remaining: standing.remaining(), reset_ms: standing.clears_in_ms };
-        for (name, value) in rate_limit_headers(dialect, of, rate, None) {
+        for (name, value) in rate_limit_headers(dialect, of, rate, Some(now_ms)) {
             insert(headers, HeaderName::from_static(name), &value);
         }
     }

@@ -27,6 +27,7 @@ use weir_runtime::metrics::{CONTENT_TYPE as METRICS_CONTENT_TYPE, Metrics};
 use weir_runtime::tasks::{Task, Tasks};
 use weir_streams::EventLog;
 use weir_wire::Dialect;
+use weir_wire::anthropic::AnthropicVersion;
 
 use crate::arrival::Arrival;
 use crate::authenticate::Pepper;
@@ -139,9 +140,14 @@ impl Gateway {
     async fn serve(&self, request: Request<Incoming>) -> Response<ClientBody> {
         let gateway = &self.0;
         let allow = match (request.uri().path(), request.method()) {
-            ("/v1/chat/completions", &Method::POST) => return lifecycle::chat(gateway, request).await,
+            ("/v1/chat/completions", &Method::POST) => {
+                return lifecycle::serve(gateway, Dialect::OpenAiChat, request).await;
+            }
+            ("/v1/messages", &Method::POST) => {
+                return lifecycle::serve(gateway, Dialect::AnthropicMessages, request).await;
+            }
             ("/v1/models", &Method::GET) => {
-                let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
+                let arrival = Arrival::of(gateway, dialect_of(&request), &request);
                 return models::list(gateway, request.headers(), &arrival);
             }
             ("/healthz", &Method::GET) => return text(StatusCode::OK, "application/json", ALIVE_JSON.to_owned()),
@@ -153,14 +159,22 @@ impl Gateway {
                 gateway.metrics.running.set(i64::try_from(gateway.leases.running()).unwrap_or(i64::MAX));
                 return text(StatusCode::OK, METRICS_CONTENT_TYPE, gateway.registry.encode());
             }
-            ("/v1/chat/completions", _) => Some("POST"),
+            ("/v1/chat/completions" | "/v1/messages", _) => Some("POST"),
             ("/v1/models" | "/healthz" | "/readyz" | "/metrics", _) => Some("GET"),
             _ => None,
         };
-        let arrival = Arrival::of(gateway, Dialect::OpenAiChat, &request);
+        let arrival = Arrival::of(gateway, dialect_of(&request), &request);
         let refusal = Refusal::from(allow.map_or(PathRefusal::NoSuchPath, |allow| PathRefusal::WrongMethod { allow }));
         refusal.response(arrival.dialect, &arrival.request_id, HeaderMap::new())
     }
+}
+
+/// Whose words an answer to a request that no dialect serves is in: those of the API that it was meant for, by its path
+/// or by the header that only one API has.
+fn dialect_of(request: &Request<Incoming>) -> Dialect {
+    let is_anthropic =
+        request.uri().path().starts_with("/v1/messages") || request.headers().contains_key(AnthropicVersion::HEADER);
+    if is_anthropic { Dialect::AnthropicMessages } else { Dialect::OpenAiChat }
 }
 
 impl Service<Request<Incoming>> for Gateway {

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use weir_domain::registry::ProviderDialect;
+
 /// A protocol, at ingress or egress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dialect {
@@ -24,6 +26,26 @@ pub enum Dialect {
 pub enum Family {
     OpenAi,
     Anthropic,
+}
+
+impl Family {
+    /// The dialect in which this family's models answer a conversation: what to name where no dialect fits.
+    #[must_use]
+    pub const fn conversation(self) -> Dialect {
+        match self {
+            Self::OpenAi => Dialect::OpenAiChat,
+            Self::Anthropic => Dialect::AnthropicMessages,
+        }
+    }
+}
+
+impl From<ProviderDialect> for Family {
+    fn from(dialect: ProviderDialect) -> Self {
+        match dialect {
+            ProviderDialect::Openai => Self::OpenAi,
+            ProviderDialect::Anthropic => Self::Anthropic,
+        }
+    }
 }
 
 impl Dialect {

@@ -52,10 +52,26 @@ pub struct Target<'a> {
 /// What is sent to a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamRequest {
-    pub body: Bytes,
+    /// The body in pieces, which share the memory of the client's where they can.
+    pub parts: Vec<Bytes>,
     /// Members of the request that only advise about caching and have no counterpart at this target: to be shown to
     /// the client in a header, so that nothing is dropped in silence.
     pub left_out: Vec<String>,
+}
+
+impl UpstreamRequest {
+    pub(crate) fn whole(body: Bytes, left_out: Vec<String>) -> Self {
+        Self { parts: vec![body], left_out }
+    }
+
+    /// The body in one piece.
+    #[must_use]
+    pub fn body(&self) -> Bytes {
+        match self.parts.as_slice() {
+            [whole] => whole.clone(),
+            parts => parts.concat().into(),
+        }
+    }
 }
 
 impl ClientRequest {
@@ -110,6 +126,16 @@ impl ClientRequest {
         }
     }
 
+    /// Gives the body's memory back when no target will be asked any more; the facts stay.
+    pub fn forget_body(&mut self) {
+        match self {
+            Self::Chat(request) => request.forget_body(),
+            Self::Messages(request) => request.forget_body(),
+            Self::Responses(request) => request.forget_body(),
+            Self::Embeddings(request) => request.forget_body(),
+        }
+    }
+
     /// The text for an exact count of tokens; none outside the chat dialect, whose bound by bytes then stands.
     #[must_use]
     pub fn message_texts(&self) -> MessageTexts<'_> {
@@ -134,9 +160,9 @@ impl ClientRequest {
     /// # Errors
     /// Something in the request cannot be carried honestly into the target's dialect; the error names it.
     pub fn for_target(&self, target: &Target<'_>) -> Result<UpstreamRequest, Untranslatable> {
-        let spliced = |body| Ok(UpstreamRequest { body, left_out: Vec::new() });
+        let spliced = |parts| Ok(UpstreamRequest { parts, left_out: Vec::new() });
         match (self, target.dialect) {
-            (Self::Chat(request), Dialect::OpenAiChat) => spliced(request.rewrite(&UpstreamEdits {
+            (Self::Chat(request), Dialect::OpenAiChat) => spliced(request.rewrite_parts(&UpstreamEdits {
                 model: target.model,
                 cap: target.cap.map(|tokens| (target.cap_field, tokens)),
                 supports_stream_options: target.supports_stream_options,
@@ -144,12 +170,12 @@ impl ClientRequest {
                 developer_role: target.developer_role,
             })),
             (Self::Messages(request), Dialect::AnthropicMessages) => {
-                spliced(request.rewrite(&MessagesEdits { model: target.model, cap: target.cap }))
+                spliced(request.rewrite_parts(&MessagesEdits { model: target.model, cap: target.cap }))
             }
             (Self::Responses(request), Dialect::OpenAiResponses) => {
-                spliced(request.rewrite(target.model, target.cap, target.correlation))
+                spliced(request.rewrite_parts(target.model, target.cap, target.correlation))
             }
-            (Self::Embeddings(request), Dialect::OpenAiEmbeddings) => spliced(request.rewrite(target.model)),
+            (Self::Embeddings(request), Dialect::OpenAiEmbeddings) => spliced(request.rewrite_parts(target.model)),
             (Self::Chat(request), Dialect::AnthropicMessages) => translate::chat_to_messages(request, target),
             (Self::Messages(request), Dialect::OpenAiChat) => translate::messages_to_chat(request, target),
             (Self::Chat(_) | Self::Messages(_), Dialect::OpenAiResponses | Dialect::OpenAiEmbeddings)

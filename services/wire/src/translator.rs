@@ -269,6 +269,19 @@ impl Translator {
         }
     }
 
+    /// The usage that is a bill if nothing more comes, because an error ended the stream. Chat and Responses report it
+    /// with the end; messages report their input at the start, which bounds and bills nothing (I7).
+    #[must_use]
+    pub fn billed_usage(&self) -> Option<Extracted> {
+        match &self.pipe {
+            Pipe::Chat { reader, .. } | Pipe::ChatToMessages { reader, .. } => reader.usage(),
+            Pipe::Messages { reader, .. } | Pipe::MessagesToChat { reader, .. } => {
+                reader.usage_is_final().then(|| reader.usage()).flatten()
+            }
+            Pipe::Responses { reader, .. } => reader.usage(),
+        }
+    }
+
     /// Everything that is known of the stream.
     #[must_use]
     pub fn facts(&self) -> StreamFacts {

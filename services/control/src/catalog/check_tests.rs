@@ -445,7 +445,7 @@ fn every_mistake_of_a_file_is_told_at_once_in_its_order() {
         .replace("max_output_tokens = 1000", "max_output_tokens = -1");
     assert_eq!(
         problems(&text),
-        "catalog.toml:3:11: provider.dialect: unknown variant `smoke_signals`; write `openai_chat`\n\
+        "catalog.toml:3:11: provider.dialect: unknown variant `smoke_signals`; write one of `openai`, `openai_chat`, `anthropic`\n\
          catalog.toml:10:1: deployment.max_output_tokens: -1 is no number of tokens; write 1 to 100000000\n\
          catalog.toml:14:1: model.deployments: there is no deployment `e`; write one of `d`, or add it",
         "and the deployment of the provider that cannot be read is not told as well"

@@ -14,7 +14,7 @@ use weir_domain::ids::{DeploymentId, ModelName, ProviderId};
 use weir_domain::price::{EffectiveMs, PriceEntry};
 use weir_domain::quota::{Measure, Unit};
 use weir_domain::reconcile::CeilingPolicy;
-use weir_domain::registry::{CapField, Capability, OnAbandon, ProviderDialect, Tokenizer};
+use weir_domain::registry::{AnthropicVersion, CapField, Capability, OnAbandon, ProviderDialect, Tokenizer};
 use weir_runtime::secrets::SecretRef;
 use weir_runtime::units::HumanDuration;
 
@@ -84,6 +84,9 @@ pub struct DeploymentEntry {
     pub accepts_stream_options: bool,
     #[serde(default = "yes")]
     pub accepts_developer_role: bool,
+    /// In which version an Anthropic deployment is asked for clients of other APIs.
+    #[serde(default, skip_serializing_if = "is_usual")]
+    pub anthropic_version: AnthropicVersion,
     #[serde(default = "one_token_a_byte")]
     pub tokens_per_kilobyte: i64,
     /// The most input tokens that one picture can be; needed with `vision`.
@@ -100,6 +103,11 @@ impl DeploymentEntry {
     pub fn price_name(&self) -> &str {
         self.price.as_deref().unwrap_or(&self.model)
     }
+}
+
+/// What most catalogs need not say.
+fn is_usual(version: &AnthropicVersion) -> bool {
+    *version == AnthropicVersion::default()
 }
 
 /// Where a provider does not say where it computes.

@@ -3,7 +3,7 @@
 //! ```toml
 //! [[provider]]
 //! id = "openai"
-//! dialect = "openai_chat"
+//! dialect = "openai"
 //! base_url = "https://api.openai.com/v1"
 //! credential = "env:OPENAI_API_KEY"        # or "file:PATH"; never the secret itself
 //!

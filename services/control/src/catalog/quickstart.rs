@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use thiserror::Error;
 
 use weir_domain::ids::{DeploymentId, ModelName, ProviderId};
-use weir_domain::registry::{CapField, Capability, OnAbandon, ProviderDialect};
+use weir_domain::registry::{AnthropicVersion, CapField, Capability, OnAbandon, ProviderDialect};
 use weir_runtime::secrets::SecretRef;
 
 use super::entries::{
@@ -52,7 +52,7 @@ impl Catalog {
     pub fn quickstart(credential: SecretRef, base_url: Option<&str>) -> Self {
         let provider = ProviderEntry {
             id: ProviderId::new("openai"),
-            dialect: ProviderDialect::OpenaiChat,
+            dialect: ProviderDialect::Openai,
             base_url: base_url.unwrap_or(OPENAI_BASE_URL).trim_end_matches('/').to_owned(),
             credential: Some(credential),
             organization: None,
@@ -87,6 +87,7 @@ fn deployment(name: &str, max_output_tokens: i64) -> DeploymentEntry {
         cap_field: CapField::MaxCompletionTokens,
         accepts_stream_options: true,
         accepts_developer_role: true,
+        anthropic_version: AnthropicVersion::default(),
         tokens_per_kilobyte: one_token_a_byte(),
         tokens_per_image: Some(MOST_TOKENS_PER_IMAGE),
         tokenizer: None,

@@ -3,6 +3,8 @@
 #![cfg(test)]
 #![allow(dead_code, reason = "every test file uses its own part of the harness")]
 
+pub mod canned;
+pub mod pairs;
 pub mod provider;
 pub mod raw;
 
@@ -28,7 +30,7 @@ use weir_domain::price::{PriceBook, PriceEntry};
 use weir_domain::quota::{BookOptions, Limit};
 use weir_domain::reconcile::CeilingPolicy;
 use weir_domain::registry::{
-    CapField, Capabilities, Deadlines, Deployment, LogicalModel, OnAbandon, Provider, ProviderDialect,
+    AnthropicVersion, CapField, Capabilities, Deadlines, Deployment, LogicalModel, OnAbandon, Provider, ProviderDialect,
 };
 use weir_domain::reservation::{Event, Reservation};
 use weir_gateway::{Gateway, GatewayOptions, GatewayParts, Pepper};
@@ -69,6 +71,8 @@ pub struct Setup {
     pub team: Option<TeamId>,
     /// Addresses of providers that the test runs itself; their deployments come after those of `tiers`.
     pub providers: Vec<String>,
+    /// Whose API each deployment's provider speaks, in order; OpenAI's where the list ends.
+    pub speak: Vec<ProviderDialect>,
     /// Of the gateway and the quota store.
     pub clock: SharedClock,
 }
@@ -88,6 +92,7 @@ impl Default for Setup {
             journal: JournalOptions::default(),
             team: None,
             providers: Vec::new(),
+            speak: Vec::new(),
             clock: SystemClock::shared(),
         }
     }
@@ -167,10 +172,10 @@ fn prices() -> Arc<PriceBook> {
     Arc::new(PriceBook::new(&[entry], |_| PriceVersion::from("pv_test")).unwrap())
 }
 
-fn deployment(number: usize, url: &str, adapt: fn(&mut Deployment)) -> Arc<Deployment> {
+fn deployment(number: usize, url: &str, setup: &Setup) -> Arc<Deployment> {
     let provider = Arc::new(Provider {
         id: ProviderId::from(format!("provider-{number}").as_str()),
-        dialect: ProviderDialect::OpenaiChat,
+        dialect: setup.speak.get(number).copied().unwrap_or(ProviderDialect::Openai),
         base_url: format!("{url}/v1"),
         credential: None,
         organization: None,
@@ -189,11 +194,12 @@ fn deployment(number: usize, url: &str, adapt: fn(&mut Deployment)) -> Arc<Deplo
         cap_field: CapField::MaxCompletionTokens,
         accepts_stream_options: true,
         accepts_developer_role: true,
+        anthropic_version: AnthropicVersion::default(),
         tokens_per_kilobyte: 1_000,
         tokens_per_image: 1_000,
         tokenizer: None,
     };
-    adapt(&mut deployment);
+    (setup.adapt)(&mut deployment);
     Arc::new(deployment)
 }
 
@@ -260,7 +266,7 @@ impl House {
             })
             .collect();
         let urls = stubs.iter().map(Stub::url).chain(setup.providers.iter().cloned());
-        let deployments = urls.enumerate().map(|(n, url)| deployment(n, &url, setup.adapt)).collect();
+        let deployments = urls.enumerate().map(|(n, url)| deployment(n, &url, &setup)).collect();
         let pepper = Pepper::new(PEPPER).unwrap();
         let snapshot = Arc::new(ArcSwap::from_pointee(snapshot(&setup, deployments, &pepper)));
         let folder = tempfile::tempdir().unwrap();

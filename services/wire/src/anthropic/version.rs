@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use weir_domain::registry;
+
 /// A version that Weir knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AnthropicVersion {
@@ -53,6 +55,16 @@ impl AnthropicVersion {
         match self {
             Self::V2023_06_01 => true,
             Self::V2026_10_21 => false,
+        }
+    }
+}
+
+/// As a catalog names it.
+impl From<registry::AnthropicVersion> for AnthropicVersion {
+    fn from(version: registry::AnthropicVersion) -> Self {
+        match version {
+            registry::AnthropicVersion::V2023_06_01 => Self::V2023_06_01,
+            registry::AnthropicVersion::V2026_10_21 => Self::V2026_10_21,
         }
     }
 }

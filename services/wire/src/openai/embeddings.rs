@@ -51,14 +51,19 @@ impl EmbeddingsRequest {
         &self.body
     }
 
-    /// The body for a target: the model's name is the provider's.
+    /// Gives the body's memory back when no target will be asked any more; the facts stay.
+    pub fn forget_body(&mut self) {
+        self.body = Bytes::new();
+    }
+
+    /// The body for a target, as pieces that share the memory of the client's body: the model's name is the provider's.
     #[must_use]
-    pub fn rewrite(&self, model: &str) -> Bytes {
+    pub fn rewrite_parts(&self, model: &str) -> Vec<Bytes> {
         let mut splice = Splice::new();
         if model != self.facts.model {
             splice.replace(self.model, quoted(model));
         }
-        splice.into_bytes(&self.body)
+        splice.into_parts(&self.body)
     }
 }
 

@@ -34,7 +34,7 @@ fn turns(messages: &str) -> Value {
     let body = format!(r#"{{"model":"fast","messages":[{messages}]}}"#);
     let target = Target { cap: Some(9), ..target(AnthropicMessages) };
     let upstream = request(OpenAiChat, &body).for_target(&target).expect(messages);
-    serde_json::from_slice(&upstream.body).unwrap()
+    serde_json::from_slice(&upstream.body()).unwrap()
 }
 
 fn roles(body: &Value) -> Vec<&str> {
@@ -84,7 +84,7 @@ fn o27_nothing_empty_is_sent_and_nothing_else_is_lost() {
     assert_eq!(kinds, ["text", "image"]);
     let same = r#"{"model":"m","messages":[{"role":"user","content":""},{"role":"assistant","content":"   "}]}"#;
     let upstream = request(OpenAiChat, same).for_target(&target(OpenAiChat)).unwrap();
-    assert_eq!(upstream.body, same.as_bytes(), "a chat target gets the bytes as they were");
+    assert_eq!(upstream.body(), same.as_bytes(), "a chat target gets the bytes as they were");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn o30_each_target_gets_one_cap_under_its_own_name() {
     let cap = parsed.facts().cap_tokens;
     assert_eq!(cap, Some(400));
     let sent = |target: &Target<'_>, request: &ClientRequest| -> Value {
-        serde_json::from_slice(&request.for_target(target).unwrap().body).unwrap()
+        serde_json::from_slice(&request.for_target(target).unwrap().body()).unwrap()
     };
     let body = sent(&Target { cap, ..target(AnthropicMessages) }, &parsed);
     assert_eq!((&body["max_tokens"], body.get("max_completion_tokens")), (&json!(400), None));
@@ -121,7 +121,7 @@ fn o31_developer_messages_lead_or_are_refused() {
     assert_eq!(error.unwrap_err().field, "messages[1]");
     let system = Target { developer_role: DeveloperRole::System, ..target(OpenAiChat) };
     let upstream = request(OpenAiChat, middle).for_target(&system).unwrap();
-    assert_eq!(upstream.body, middle.replace("developer", "system").as_bytes(), "it keeps its place");
+    assert_eq!(upstream.body(), middle.replace("developer", "system").as_bytes(), "it keeps its place");
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn translated(from: Dialect, to: Dialect, case: &str, body: &[u8]) -> Vec<u8> {
     let request = ClientRequest::parse(from, body, &Limits::default(), AnthropicVersion::V2023_06_01).unwrap();
     let upstream = request.for_target(&target(to, case)).unwrap();
     // Laid out for people; what goes out is one line.
-    let document: serde_json::Value = serde_json::from_slice(&upstream.body).expect("JSON");
+    let document: serde_json::Value = serde_json::from_slice(&upstream.body()).expect("JSON");
     let mut out =
         serde_json::to_vec_pretty(&serde_json::json!({"body": document, "left_out": upstream.left_out})).unwrap();
     out.push(b'\n');

@@ -141,7 +141,7 @@ fn target(dialect: Dialect, version: AnthropicVersion) -> Target<'static> {
 fn carry(from: Dialect, to: Dialect, body: &str, version: AnthropicVersion) -> Result<Value, Untranslatable> {
     let request = ClientRequest::parse(from, Bytes::from(body.to_owned()), &Limits::default(), V2023).expect(body);
     let upstream = request.for_target(&target(to, version))?;
-    Ok(serde_json::from_slice(&upstream.body).unwrap_or_else(|error| panic!("{error}: {:?}", upstream.body)))
+    Ok(serde_json::from_slice(&upstream.body()).unwrap_or_else(|error| panic!("{error}: {:?}", upstream.body())))
 }
 
 fn chat(members: &str) -> String {

@@ -30,7 +30,7 @@ fn target(dialect: Dialect) -> Target<'static> {
 
 fn sent(request: &ClientRequest) -> String {
     let target = target(request.dialect());
-    String::from_utf8(request.for_target(&target).unwrap().body.to_vec()).unwrap()
+    String::from_utf8(request.for_target(&target).unwrap().body().to_vec()).unwrap()
 }
 
 #[test]

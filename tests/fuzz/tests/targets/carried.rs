@@ -62,9 +62,9 @@ fn check_request(input: &[u8], random: &mut Random) -> u64 {
             shape_of(&(dialect, spoken, member))
         }
         Ok(upstream) => {
-            assert!(is_json(&upstream.body), "{}", String::from_utf8_lossy(&upstream.body));
-            let again = ClientRequest::parse(spoken, upstream.body.clone(), &Limits::default(), version);
-            let again = again.unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&upstream.body)));
+            assert!(is_json(&upstream.body()), "{}", String::from_utf8_lossy(&upstream.body()));
+            let again = ClientRequest::parse(spoken, upstream.body(), &Limits::default(), version);
+            let again = again.unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&upstream.body())));
             let after = again.facts();
             assert_eq!((after.model.as_str(), after.stream), ("vendor/model", facts.stream));
             if spoken != OpenAiEmbeddings {

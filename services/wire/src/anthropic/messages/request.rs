@@ -91,9 +91,24 @@ impl MessagesRequest {
         &self.body
     }
 
-    /// The body for a target of the same dialect.
+    /// Gives the body's memory back when no target will be asked any more; the facts stay.
+    pub fn forget_body(&mut self) {
+        self.body = Bytes::new();
+    }
+
+    /// The body for a target of the same dialect, in one piece.
     #[must_use]
     pub fn rewrite(&self, edits: &MessagesEdits<'_>) -> Bytes {
+        self.splice(edits).into_bytes(&self.body)
+    }
+
+    /// The body for a target of the same dialect as pieces that share the memory of the client's body.
+    #[must_use]
+    pub fn rewrite_parts(&self, edits: &MessagesEdits<'_>) -> Vec<Bytes> {
+        self.splice(edits).into_parts(&self.body)
+    }
+
+    fn splice(&self, edits: &MessagesEdits<'_>) -> Splice {
         let mut splice = Splice::new();
         if let Some(span) = self.places.model
             && edits.model != self.facts.model
@@ -105,7 +120,7 @@ impl MessagesRequest {
         {
             splice.replace(span, cap.to_string());
         }
-        splice.into_bytes(&self.body)
+        splice
     }
 }
 

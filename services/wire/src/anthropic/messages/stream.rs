@@ -34,7 +34,7 @@ pub struct MessageReader {
     has_content: bool,
     has_stopped: bool,
     stop_reason: Option<StopReason>,
-    /// Usage objects, shared with the events they came in.
+    /// Usage objects.
     first_usage: Option<Bytes>,
     last_usage: Option<Bytes>,
     usage_is_final: bool,
@@ -87,23 +87,24 @@ impl MessageReader {
     }
 
     fn remember(&mut self, facts: &EventFacts, data: &Bytes) {
-        let slice = |span: Span| data.slice(span.start..span.end);
+        // Copied: a slice would keep the whole read buffer alive as long as the stream.
+        let copy = |span: Span| Bytes::copy_from_slice(span.of(data));
         self.has_started |= facts.kind == EventType::MessageStart;
         self.has_content |= facts.content;
         self.stop_reason = facts.stop_reason.or(self.stop_reason);
         match (facts.kind, facts.usage) {
-            (EventType::MessageStart, Some(span)) => self.first_usage = Some(slice(span)),
+            (EventType::MessageStart, Some(span)) => self.first_usage = Some(copy(span)),
             (EventType::MessageDelta, Some(span)) => {
-                self.last_usage = Some(slice(span));
+                self.last_usage = Some(copy(span));
                 self.usage_is_final = self.stop_reason.is_some();
             }
             _ => {}
         }
         if self.response_id.is_none() {
-            self.response_id = facts.id.filter(|span| span.len() > 2).map(slice);
+            self.response_id = facts.id.filter(|span| span.len() > 2).map(copy);
         }
         if self.served_model.is_none() {
-            self.served_model = facts.model.filter(|span| span.len() > 2).map(slice);
+            self.served_model = facts.model.filter(|span| span.len() > 2).map(copy);
         }
     }
 

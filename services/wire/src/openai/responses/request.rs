@@ -55,9 +55,15 @@ impl ResponsesRequest {
         &self.body
     }
 
-    /// The body for a target: its model, the cap in force, and the correlation pair where there is room for it.
+    /// Gives the body's memory back when no target will be asked any more; the facts stay.
+    pub fn forget_body(&mut self) {
+        self.body = Bytes::new();
+    }
+
+    /// The body for a target, as pieces that share the memory of the client's body: its model, the cap in force, and the
+    /// correlation pair where there is room for it.
     #[must_use]
-    pub fn rewrite(&self, model: &str, cap: Option<u64>, correlation: Option<(&str, &str)>) -> Bytes {
+    pub fn rewrite_parts(&self, model: &str, cap: Option<u64>, correlation: Option<(&str, &str)>) -> Vec<Bytes> {
         let mut splice = Splice::new();
         if let Some(span) = self.places.model
             && model != self.facts.model
@@ -83,7 +89,7 @@ impl ResponsesRequest {
                 }
             }
         }
-        splice.into_bytes(&self.body)
+        splice.into_parts(&self.body)
     }
 }
 

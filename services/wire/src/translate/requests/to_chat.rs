@@ -58,7 +58,7 @@ pub(crate) fn messages_to_chat(request: &MessagesRequest, target: &Target<'_>) -
     fields.leave("cache_control", &mut carry.left_out);
     fields.end()?;
     writer.close(b'}');
-    Ok(UpstreamRequest { body: out.freeze(), left_out: carry.left_out })
+    Ok(UpstreamRequest::whole(out.freeze(), carry.left_out))
 }
 
 struct Carry {

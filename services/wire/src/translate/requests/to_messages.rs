@@ -45,7 +45,7 @@ pub(crate) fn chat_to_messages(request: &ChatRequest, target: &Target<'_>) -> Ca
     defaults(&mut fields, &mut left_out)?;
     fields.end()?;
     writer.close(b'}');
-    Ok(UpstreamRequest { body: out.freeze(), left_out })
+    Ok(UpstreamRequest::whole(out.freeze(), left_out))
 }
 
 fn sampling(fields: &mut Fields<'_>, target: &Target<'_>, writer: &mut Writer<'_>) -> Carried<()> {
