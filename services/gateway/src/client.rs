@@ -23,6 +23,7 @@ use weir_wire::Dialect;
 use weir_wire::envelope::{Break, keep_alive, stream_error_event};
 
 use crate::relay::RelayBody;
+use crate::replay::ReplayBody;
 use crate::respond::{Refusal, X_WEIR_RESERVATION, insert, insert_rates, insert_request_id};
 
 /// What hyper sends to a client.
@@ -32,6 +33,8 @@ pub enum ClientBody {
     Relay(Box<RelayBody>),
     /// The status is out, the content is not there yet.
     Late(Box<LateBody>),
+    /// What was recorded for an `Idempotency-Key`, and still is.
+    Replay(Box<ReplayBody>),
 }
 
 impl fmt::Debug for ClientBody {
@@ -40,6 +43,7 @@ impl fmt::Debug for ClientBody {
             Self::Whole(_) => "Whole",
             Self::Relay(_) => "Relay",
             Self::Late(_) => "Late",
+            Self::Replay(_) => "Replay",
         })
     }
 }
@@ -59,6 +63,7 @@ impl Body for ClientBody {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Relay(relay) => relay.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
             Self::Late(late) => late.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Replay(replay) => replay.poll_bytes(cx).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes)))),
         }
     }
 
@@ -70,6 +75,7 @@ impl Body for ClientBody {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Relay(_) | Self::Late(_) => SizeHint::default(),
+            Self::Replay(replay) => replay.length().map_or_else(SizeHint::default, SizeHint::with_exact),
         }
     }
 }

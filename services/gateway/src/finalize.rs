@@ -9,8 +9,14 @@ use crate::lifecycle::Prepared;
 use crate::record::Record;
 use crate::server::Inner;
 
-/// Closes the reservation. When log or store refuse, the lease runs out and the reconciler completes it (I11).
-pub(crate) async fn finalize(gateway: &Arc<Inner>, prepared: &Prepared, mut record: Record, ended: Ended) {
+/// Closes the reservation, and says what it became. When log or store refuse, the lease runs out and the reconciler
+/// completes it (I11).
+pub(crate) async fn finalize(
+    gateway: &Arc<Inner>,
+    prepared: &Prepared,
+    mut record: Record,
+    ended: Ended,
+) -> Option<ReservationStatus> {
     if let Err(error) = record.close(ended.open.clone()).await {
         tracing::error!(reservation_id = %record.id(), error = %crate::server::story(&error), "reservation not closed");
     }
@@ -37,4 +43,5 @@ pub(crate) async fn finalize(gateway: &Arc<Inner>, prepared: &Prepared, mut reco
         duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
         "request ended"
     );
+    record.status()
 }

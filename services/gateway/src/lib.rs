@@ -25,6 +25,7 @@ mod finalize;
 mod peek;
 mod recount;
 mod relay;
+mod replay;
 mod reserve;
 mod route;
 

@@ -24,6 +24,7 @@ use tracing::Instrument;
 use weir_domain::outcome::Outcome;
 use weir_domain::policy::{Key, Snapshot};
 use weir_domain::registry::LogicalModel;
+use weir_domain::reservation::ReservationStatus;
 use weir_runtime::failpoint;
 use weir_streams::Health;
 use weir_wire::anthropic::{AnthropicVersion, upstream_query};
@@ -31,6 +32,7 @@ use weir_wire::request::Limits;
 use weir_wire::{ClientRequest, ClientSide, Dialect, Family};
 
 use crate::arrival::Arrival;
+use crate::attempt::millis;
 use crate::authenticate::authenticate;
 use crate::authorize::authorize;
 use crate::body::{self, BodyPermit};
@@ -39,8 +41,9 @@ use crate::estimate::{Estimate, estimate};
 use crate::execute::Execution;
 use crate::finalize::finalize;
 use crate::leases::Leases;
+use crate::replay::{Claim, First, Keyed, Turn, turn};
 use crate::reserve::{Admitted, reserve};
-use crate::respond::{BodyRefusal, IdempotencyRefusal, Refusal, Unavailable};
+use crate::respond::{BodyRefusal, Refusal, Unavailable};
 use crate::server::Inner;
 
 /// A request that may be executed: who, what, under which policy.
@@ -55,7 +58,8 @@ pub(crate) struct Prepared {
     pub is_beta: bool,
     /// The client's headers, for those few that a provider may see.
     pub headers: HeaderMap,
-    pub idempotency_key: Option<String>,
+    /// The client's `Idempotency-Key`, if it sent one.
+    pub keyed: Option<Keyed>,
     /// Memory that the body takes, counted while it lives.
     _memory: BodyPermit,
 }
@@ -84,9 +88,6 @@ impl Prepared {
     }
 }
 
-/// The longest `Idempotency-Key`.
-const MOST_IDEMPOTENCY_KEY_BYTES: usize = 255;
-
 /// Serves one request of `dialect`.
 pub(crate) async fn serve(gateway: &Arc<Inner>, dialect: Dialect, request: Request<Incoming>) -> Response<ClientBody> {
     let arrival = Arrival::of(gateway, dialect, &request);
@@ -95,15 +96,37 @@ pub(crate) async fn serve(gateway: &Arc<Inner>, dialect: Dialect, request: Reque
         gateway.metrics.refused(refusal.status(), &refusal.code());
         refusal.response(dialect, &request_id, HeaderMap::new())
     };
-    let (prepared, estimate) = match prepare(gateway, arrival, request).await {
+    let (mut prepared, estimate) = match prepare(gateway, arrival, request).await {
         Ok(ready) => ready,
+        Err(refusal) => return refuse(&refusal),
+    };
+    let first = match turn(gateway, &mut prepared).await {
+        Ok(Turn::Call(first)) => first,
+        Ok(Turn::Read(reader)) => {
+            return reader.response(dialect, &request_id).await.unwrap_or_else(|| refuse(&stopping()));
+        }
         Err(refusal) => return refuse(&refusal),
     };
     let (answer, response) = oneshot::channel();
     let client = Client::new(dialect, Arc::clone(&request_id), received_ms, answer);
-    let owing = Box::new(Owing { gateway: Arc::clone(gateway), prepared, estimate, client });
-    gateway.tasks.spawn("request", live(owing));
-    response.await.unwrap_or_else(|_| refuse(&Unavailable::Stopping.into()))
+    let write_stall = millis(prepared.model.deadlines.write_stall_ms);
+    let owing = |claim| Box::new(Owing { gateway: Arc::clone(gateway), prepared, estimate, client, claim });
+    let answered = match first {
+        None => {
+            gateway.tasks.spawn("request", live(owing(None)));
+            response.await.ok()
+        }
+        Some(First { claim, reader, recording }) => {
+            gateway.tasks.spawn("request", live(owing(Some(claim))));
+            recording.start(gateway, response, write_stall);
+            reader.response(dialect, &request_id).await
+        }
+    };
+    answered.unwrap_or_else(|| refuse(&stopping()))
+}
+
+fn stopping() -> Refusal {
+    Unavailable::Stopping.into()
 }
 
 /// Everything that is decided before anything is owed.
@@ -132,7 +155,7 @@ async fn prepare(
         ClientRequest::parse(arrival.dialect, body.bytes, &Limits::default(), version).map_err(BodyRefusal::Invalid)?;
     let model = authorize(&snapshot, &key, request.facts())?;
     let estimate = estimate(&snapshot, &key, &model, &request, options.tokens_per_kilobyte, arrival.received_ms)?;
-    let idempotency_key = idempotency_key(&head.headers)?;
+    let keyed = Keyed::of(&head.headers, &key.tenant.secret, arrival.dialect, request.body())?;
     let prepared = Prepared {
         arrival,
         snapshot,
@@ -141,7 +164,7 @@ async fn prepare(
         request,
         is_beta: upstream_query(head.uri.query()).is_some(),
         headers: head.headers,
-        idempotency_key,
+        keyed,
         _memory: body.permit,
     };
     Ok((prepared, estimate))
@@ -153,11 +176,13 @@ struct Owing {
     prepared: Prepared,
     estimate: Estimate,
     client: Client,
+    /// Where the answer is recorded for those who come with the same key.
+    claim: Option<Claim>,
 }
 
 /// The part of a request's life in which money is owed. Never dropped: its task is owned by the process.
 async fn live(mut owing: Box<Owing>) {
-    let Owing { gateway, prepared, estimate, client } = &mut *owing;
+    let Owing { gateway, prepared, estimate, client, claim } = &mut *owing;
     let span = tracing::debug_span!(
         "request",
         request_id = %prepared.arrival.request_id,
@@ -176,11 +201,19 @@ async fn live(mut owing: Box<Owing>) {
             Err(refusal) => return refuse_unheld(gateway, prepared, client, &refusal),
         };
         client.admitted(record.id(), rates);
+        if let Some(claim) = claim {
+            claim.admitted(record.id());
+        }
         failpoint::pass("reserve.after").await;
         let _lease = Leases::hold(gateway, record.identity());
         let execution = Execution { gateway, prepared, estimate, record: &mut record, client };
         let ended = execution.run().instrument(tracing::debug_span!("execute")).await;
-        finalize(gateway, prepared, record, ended).instrument(tracing::debug_span!("finalize")).await;
+        let status = finalize(gateway, prepared, record, ended).instrument(tracing::debug_span!("finalize")).await;
+        if status != Some(ReservationStatus::Released)
+            && let Some(claim) = claim.take()
+        {
+            claim.executed();
+        }
     }
     .instrument(span)
     .await;
@@ -212,15 +245,5 @@ fn version(dialect: Dialect, headers: &HeaderMap) -> Result<AnthropicVersion, Bo
             let sent = headers.get(AnthropicVersion::HEADER).and_then(|value| value.to_str().ok());
             AnthropicVersion::of_header(sent).map_err(BodyRefusal::Version)
         }
-    }
-}
-
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, IdempotencyRefusal> {
-    let Some(value) = headers.get("idempotency-key") else { return Ok(None) };
-    let text =
-        value.to_str().ok().map(str::trim).filter(|text| !text.is_empty() && text.len() <= MOST_IDEMPOTENCY_KEY_BYTES);
-    match text {
-        Some(text) => Ok(Some(text.to_owned())),
-        None => Err(IdempotencyRefusal::BadKey),
     }
 }

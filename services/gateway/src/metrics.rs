@@ -25,11 +25,17 @@ struct Failed {
     what: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Replayed {
+    how: &'static str,
+}
+
 #[derive(Debug)]
 pub(crate) struct GatewayMetrics {
     requests: Family<Ended, Counter>,
     refusals: Family<Refused, Counter>,
     attempt_failures: Family<Failed, Counter>,
+    replays: Family<Replayed, Counter>,
     duration: Histogram,
     deployments: BoundedLabels,
     pub running: Gauge,
@@ -48,6 +54,7 @@ impl GatewayMetrics {
             requests: Family::default(),
             refusals: Family::default(),
             attempt_failures: Family::default(),
+            replays: Family::default(),
             duration: Histogram::new(DURATION_BUCKETS),
             deployments: BoundedLabels::new(MOST_DEPLOYMENTS),
             running: Gauge::default(),
@@ -59,6 +66,11 @@ impl GatewayMetrics {
                 "attempt_failures",
                 "Attempts that failed before content, by deployment",
                 made.attempt_failures.clone(),
+            );
+            registry.register(
+                "replays",
+                "Requests answered by their idempotency key: attached to a call that runs, or replayed after it",
+                made.replays.clone(),
             );
             registry.register(
                 "request_duration_seconds",
@@ -77,6 +89,10 @@ impl GatewayMetrics {
 
     pub(crate) fn refused(&self, status: u16, code: &str) {
         self.refusals.get_or_create(&Refused { status, code: code.to_owned() }).inc();
+    }
+
+    pub(crate) fn replayed(&self, how: &'static str) {
+        self.replays.get_or_create(&Replayed { how }).inc();
     }
 
     pub(crate) fn attempt_failed(&self, deployment: &DeploymentId, what: &'static str) {

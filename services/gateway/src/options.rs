@@ -32,6 +32,15 @@ pub struct GatewayOptions {
     pub status_after: HumanDuration,
     /// How often a silent, committed stream gets a comment. `0s` switches it off, for clients that choke on comments.
     pub keep_alive_every: HumanDuration,
+    /// How much of one answer to a request with an `Idempotency-Key` is kept for those who ask again: a long answer is
+    /// some 100 KiB. A longer one can be had once only.
+    pub replay_entry: ByteSize,
+    /// What all kept answers together may take; the oldest make room, and where that is not enough new ones can be had
+    /// once only.
+    pub replay_total: ByteSize,
+    /// How long an answer is kept after its end, and a call goes on whose client left: what a client needs to try again.
+    /// `0s` keeps nothing; the key still never calls a provider twice.
+    pub replay_for: HumanDuration,
     /// How many tokens 1,000 bytes of text can be at most where a deployment does not say. 1,000 holds for every
     /// byte-level tokenizer.
     pub tokens_per_kilobyte: u32,
@@ -51,6 +60,9 @@ impl Default for GatewayOptions {
             renew_every: HumanDuration::from_ms(20_000),
             status_after: HumanDuration::from_ms(30_000),
             keep_alive_every: HumanDuration::from_ms(15_000),
+            replay_entry: ByteSize::mib(1),
+            replay_total: ByteSize::mib(64),
+            replay_for: HumanDuration::from_ms(120_000),
             tokens_per_kilobyte: 1000,
         }
     }

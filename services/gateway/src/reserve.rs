@@ -7,8 +7,9 @@ use sha2::Sha256;
 
 use weir_domain::ids::ReservationId;
 use weir_domain::money::Hold;
+use weir_domain::policy::TenantSecret;
 use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, RateStandings, Reply};
-use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, Reserve};
+use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, ReservationStatus, Reserve};
 use weir_runtime::entropy::new_reservation_id;
 
 use crate::estimate::Estimate;
@@ -68,10 +69,9 @@ async fn ask(gateway: &Arc<Inner>, prepared: &Prepared, id: ReservationId, hold:
         owner: Arc::clone(&gateway.owner),
         labels,
         end_user: end_user(prepared),
-        idempotency: prepared.idempotency_key.as_ref().map(|key| IdempotencyRecord {
-            key_hash: keyed(prepared, b"idempotency-key", key.as_bytes()),
-            expires_at_ms: now_ms + IDEMPOTENCY_LIFE_MS,
-        }),
+        idempotency: prepared
+            .keyed
+            .map(|keyed| IdempotencyRecord { key_hash: keyed.key_hash, expires_at_ms: now_ms + IDEMPOTENCY_LIFE_MS }),
         adjust_on_mismatch: prepared.key.tenant.adjust_on_mismatch,
     };
     let lease_ms = gateway.lease_ms();
@@ -91,11 +91,15 @@ fn judge(reply: Reply, record: &Record, resets_in_ms: impl Fn(&Limit) -> Option<
     match reply.decision {
         Decision::Change(_) => Ok(()),
         Decision::Denied(denial) => Err(denied(*denial, reply.rates, resets_in_ms)),
+        // It is not this gateway that runs it, or it would have been found among the replays.
+        Decision::NoChange(ReservationStatus::Reserved) if is_another => {
+            Err(IdempotencyRefusal::KeyRunning { reservation: reply.reservation }.into())
+        }
         Decision::NoChange(_) if is_another => {
-            Err(IdempotencyRefusal::KeyInUse { reservation: reply.reservation }.into())
+            Err(IdempotencyRefusal::KeyInUse { reservation: Some(reply.reservation) }.into())
         }
         Decision::Conflict(Conflict::Fingerprint) if is_another => {
-            Err(IdempotencyRefusal::KeyReused { reservation: reply.reservation }.into())
+            Err(IdempotencyRefusal::KeyReused { reservation: Some(reply.reservation) }.into())
         }
         // A reply was lost and the command was run again: the reservation is there.
         Decision::NoChange(_) => Ok(()),
@@ -117,24 +121,26 @@ fn denied(denial: Denial, rates: RateStandings, resets_in_ms: impl Fn(&Limit) ->
 /// Tells one request from another under the same id. Ids are new each time, so only a client's `Idempotency-Key` can
 /// bring a second body; without one there is nothing to compare, and the body, which may be megabytes, is not read.
 fn fingerprint(prepared: &Prepared, id: ReservationId) -> [u8; 32] {
-    match prepared.idempotency_key {
-        Some(_) => keyed(prepared, b"body", prepared.request.body()),
-        None => keyed(prepared, b"reservation", id.as_bytes()),
+    match prepared.keyed {
+        Some(keyed) => keyed.fingerprint,
+        None => hashed(&prepared.key.tenant.secret, b"reservation", &[id.as_bytes()]),
     }
 }
 
 /// An HMAC under the tenant's secret; `purpose` keeps equal texts of different kinds apart.
-fn keyed(prepared: &Prepared, purpose: &[u8], bytes: &[u8]) -> [u8; 32] {
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&prepared.key.tenant.secret.0) else { return [0; 32] };
+pub(crate) fn hashed(secret: &TenantSecret, purpose: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&secret.0) else { return [0; 32] };
     mac.update(purpose);
-    mac.update(&[0]);
-    mac.update(bytes);
+    for part in parts {
+        mac.update(&[0]);
+        mac.update(part);
+    }
     mac.finalize().into_bytes().into()
 }
 
 fn end_user(prepared: &Prepared) -> Option<String> {
     let user = prepared.request.facts().end_user.as_ref()?;
     let mut hex = String::with_capacity(64);
-    crate::arrival::push_hex(&mut hex, &keyed(prepared, b"end-user", user.as_bytes()));
+    crate::arrival::push_hex(&mut hex, &hashed(&prepared.key.tenant.secret, b"end-user", &[user.as_bytes()]));
     Some(hex)
 }

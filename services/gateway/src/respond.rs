@@ -105,8 +105,17 @@ pub(crate) enum LimitRefusal {
 #[derive(Debug)]
 pub(crate) enum IdempotencyRefusal {
     BadKey,
-    KeyInUse { reservation: ReservationId },
-    KeyReused { reservation: ReservationId },
+    /// Its call runs, and its answer is not recorded at this gateway.
+    KeyRunning {
+        reservation: ReservationId,
+    },
+    /// Its call was made, and its answer is not kept (any more).
+    KeyInUse {
+        reservation: Option<ReservationId>,
+    },
+    KeyReused {
+        reservation: Option<ReservationId>,
+    },
 }
 
 /// Nobody's fault but ours, or nobody there to serve.
@@ -338,18 +347,33 @@ impl IdempotencyRefusal {
                 422,
                 INVALID,
                 "idempotency_key_reused",
-                format!("This Idempotency-Key belongs to another body (reservation {reservation}). Use a new key."),
+                format!("This Idempotency-Key belongs to another body{}. Use a new key.", named(*reservation)),
             )
             .never_retry(),
             Self::KeyInUse { reservation } => row(
                 409,
                 INVALID,
                 "idempotency_key_in_use",
-                format!("This Idempotency-Key belongs to reservation {reservation}; it is not executed again."),
+                format!(
+                    "This Idempotency-Key belongs to a call{} whose answer is not kept; it is not executed again.",
+                    named(*reservation)
+                ),
             )
             .never_retry(),
+            Self::KeyRunning { reservation } => row(
+                409,
+                INVALID,
+                "idempotency_key_running",
+                format!("The call of this Idempotency-Key (reservation {reservation}) is still running."),
+            )
+            .retry_soon(),
         }
     }
+}
+
+/// A reservation in brackets, where it is known.
+fn named(reservation: Option<ReservationId>) -> String {
+    reservation.map(|id| format!(" (reservation {id})")).unwrap_or_default()
 }
 
 impl Unavailable {

@@ -39,6 +39,7 @@ use crate::leases::{self, Leases};
 use crate::metrics::GatewayMetrics;
 use crate::options::GatewayOptions;
 use crate::recount::CountingPermits;
+use crate::replay::Replays;
 use crate::respond::{PathRefusal, Refusal};
 use crate::terms::TermsCache;
 use crate::{lifecycle, models};
@@ -83,6 +84,7 @@ pub(crate) struct Inner {
     pub terms: TermsCache,
     pub counting: CountingPermits,
     pub bodies: BodyMemory,
+    pub replays: Replays,
     pub metrics: GatewayMetrics,
 }
 
@@ -125,6 +127,7 @@ impl Gateway {
             terms: TermsCache::default(),
             counting: CountingPermits::default(),
             bodies: BodyMemory::new(parts.options.max_bodies.as_usize()),
+            replays: Replays::new(&parts.options),
             options: parts.options,
         };
         Self(Arc::new(inner))

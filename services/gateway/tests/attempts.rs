@@ -316,24 +316,6 @@ async fn o61_directing_fields_direct_nothing() {
 }
 
 #[tokio::test]
-async fn a_repeated_idempotency_key_is_never_a_second_call() {
-    let house = House::of(Script { usage: usage(3, 3), ..Script::default() }).await;
-    let keyed = |text: String| {
-        let mut request = house.request(text);
-        request.headers_mut().insert("idempotency-key", "once".parse().unwrap());
-        request
-    };
-    let first = house.send(keyed(body(false))).await;
-    assert_eq!(first.status, 200);
-    let again = house.send(keyed(body(false))).await;
-    assert_eq!((again.status.as_u16(), again.header("x-should-retry")), (409, "false"));
-    assert!(again.text().contains(first.headers["x-weir-reservation"].to_str().unwrap()));
-    let other = house.send(keyed(body(true))).await;
-    assert_eq!((other.status.as_u16(), other.json()["error"]["code"].as_str()), (422, Some("idempotency_key_reused")));
-    assert_eq!(house.stubs[0].journal().len(), 1);
-}
-
-#[tokio::test]
 async fn a_request_that_no_window_could_admit_says_so() {
     let house = House::build(Setup { limits: vec![limit(USD_PER_DAY, 1_000)], ..Setup::default() }).await;
     let read = house.post(body(false)).await;
