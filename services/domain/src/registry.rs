@@ -138,6 +138,10 @@ pub enum OnAbandon {
     /// Close the connection at once; the usage stays unknown until a report.
     #[default]
     Close,
+    /// Read on to learn the usage, for as long as the process allows; the provider goes on billing meanwhile.
+    Drain,
+    /// Read on for a short while, then close.
+    DrainWithin,
 }
 
 /// An account at a provider.

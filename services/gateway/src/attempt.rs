@@ -7,13 +7,12 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use tokio::time::{Instant, sleep_until};
 
-use weir_domain::registry::Deployment;
-use weir_providers::{Answer, AnswerBody, Call, CallError};
+use weir_domain::registry::{Deployment, OnAbandon};
+use weir_providers::{Answer, Call, CallError};
 use weir_runtime::failpoint;
 use weir_wire::envelope::{ClientError, Redaction, relayed_error, relayed_in_band};
 use weir_wire::openai::chat::InBandError;
@@ -24,6 +23,7 @@ use weir_wire::{Dialect, ProviderAnswer, ProviderSide, Translator, headers};
 
 use crate::call::{self, Unsent};
 use crate::client::Client;
+use crate::drain::{Calling, Gathering, Rest};
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
 use crate::peek::{Fault, Peek, Seen};
@@ -31,7 +31,7 @@ use crate::relay::Opened;
 use crate::server::Inner;
 
 /// How much of a provider's error answer is read.
-const MOST_ERROR_BYTES: usize = 256 * 1024;
+pub(crate) const MOST_ERROR_BYTES: usize = 256 * 1024;
 
 /// What an attempt came to, before anything of it reached the client.
 pub(crate) enum AttemptEnd {
@@ -48,16 +48,17 @@ pub(crate) enum AttemptEnd {
     },
     Failed(Box<Failure>),
     /// The client left. The provider may be running it.
-    Abandoned,
+    Abandoned(Option<Rest>),
 }
 
 /// A judged end, with the error to show if it is the last.
-#[derive(Debug)]
 pub(crate) struct Failure {
     pub judgement: Judgement,
     pub error: ClientError,
     /// A word for logs.
     pub what: &'static str,
+    /// What its provider may still be sending, when its time was up.
+    pub rest: Option<Rest>,
 }
 
 /// One attempt's surroundings.
@@ -93,11 +94,10 @@ impl Attempt<'_> {
         let first_content = started + millis(self.prepared.model.deadlines.first_content_ms);
         let until = if is_stream { self.deadline.min(first_content) } else { self.deadline };
         failpoint::pass("attempt.before_call").await;
-        let answer = match self.guard(client, until, self.gateway.upstream.call(call)).await {
+        let answer = match self.ask(client, until, call).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return AttemptEnd::Failed(self.call_failed(&error)),
-            Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
-            Err(Interruption::TimeIsUp) => return self.timed_out(),
+            Err((interruption, rest)) => return self.interrupted(&interruption, rest),
         };
         failpoint::pass("attempt.after_head").await;
         if !answer.status.is_success() {
@@ -107,6 +107,38 @@ impl Attempt<'_> {
             self.peek(client, until, answer).await
         } else {
             self.whole(client, until, answer).await
+        }
+    }
+
+    /// Makes the call. Only one that may be waited for in vain must be able to outlive this attempt.
+    async fn ask(
+        &self,
+        client: &mut Client,
+        until: Instant,
+        call: Call,
+    ) -> Result<Result<Answer, CallError>, (Interruption, Option<Rest>)> {
+        if self.deployment.provider.on_abandon == OnAbandon::Close {
+            let answered = self.guard(client, until, self.gateway.upstream.call(call)).await;
+            return answered.map_err(|interruption| (interruption, None));
+        }
+        let gateway = Arc::clone(self.gateway);
+        let mut calling: Calling = Box::pin(async move { gateway.upstream.call(call).await });
+        let answered = self.guard(client, until, &mut calling).await;
+        answered.map_err(|interruption| (interruption, Some(Rest::Calling(calling))))
+    }
+
+    fn interrupted(&self, interruption: &Interruption, rest: Option<Rest>) -> AttemptEnd {
+        match interruption {
+            Interruption::ClientLeft => AttemptEnd::Abandoned(rest),
+            Interruption::TimeIsUp => {
+                let mut failure = self.fail(
+                    &Happening::TimedOut { content_seen: false },
+                    "provider_timeout",
+                    "The provider did not answer in time.",
+                );
+                failure.rest = rest;
+                AttemptEnd::Failed(failure)
+            }
         }
     }
 
@@ -137,7 +169,7 @@ impl Attempt<'_> {
     fn call(&self) -> Result<Call, Box<Failure>> {
         let unsent = |Unsent { what, message }| {
             let error = ClientError::new("server_error", "provider_misconfigured", message);
-            Box::new(Failure { judgement: self.judge(&Happening::RequestUnsent), error, what })
+            Box::new(Failure { judgement: self.judge(&Happening::RequestUnsent), error, what, rest: None })
         };
         let upstream =
             self.estimate.upstream_request(&self.prepared.request, self.deployment, &self.correlation).map_err(
@@ -160,7 +192,7 @@ impl Attempt<'_> {
     fn fail(&self, happening: &Happening<'_>, what: &'static str, message: &str) -> Box<Failure> {
         let judgement = self.judge(happening);
         let error = ClientError::new("server_error", what, message);
-        Box::new(Failure { judgement, error, what })
+        Box::new(Failure { judgement, error, what, rest: None })
     }
 
     fn call_failed(&self, error: &CallError) -> Box<Failure> {
@@ -182,19 +214,12 @@ impl Attempt<'_> {
         }
     }
 
-    fn timed_out(&self) -> AttemptEnd {
-        AttemptEnd::Failed(self.fail(
-            &Happening::TimedOut { content_seen: false },
-            "provider_timeout",
-            "The provider did not answer in time.",
-        ))
-    }
-
     /// An error status: its body tells what the provider bills, and what the client is told.
     async fn refused(&self, client: &mut Client, until: Instant, answer: Answer) -> AttemptEnd {
         let status = answer.status.as_u16();
         let retry_after = retry_after(&answer.headers, self.gateway.clock.now_ms());
-        let body = match self.guard(client, until, collect(answer.body, MOST_ERROR_BYTES)).await {
+        let mut body = Gathering::new(answer.body);
+        let body = match self.guard(client, until, body.whole(MOST_ERROR_BYTES)).await {
             Ok(Some(body)) => body,
             Ok(None) | Err(Interruption::TimeIsUp) => {
                 return AttemptEnd::Failed(self.fail(
@@ -203,11 +228,11 @@ impl Attempt<'_> {
                     "The provider's error answer broke off.",
                 ));
             }
-            Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
+            Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned(None),
         };
         let judgement = self.judge(&Happening::Status { status, body: &body, retry_after });
         let error = relayed_error(status, &body, &self.redaction());
-        AttemptEnd::Failed(Box::new(Failure { judgement, error, what: "error status" }))
+        AttemptEnd::Failed(Box::new(Failure { judgement, error, what: "error status", rest: None }))
     }
 
     fn redaction(&self) -> Redaction<'_> {
@@ -221,7 +246,7 @@ impl Attempt<'_> {
     fn in_band(&self, error: &InBandError, usage: Option<&Extracted>) -> AttemptEnd {
         let judgement = self.judge(&Happening::InBand { error, usage, content_seen: false });
         let error = relayed_in_band(judgement.client_status, error, &self.redaction());
-        AttemptEnd::Failed(Box::new(Failure { judgement, error, what: "error in the answer" }))
+        AttemptEnd::Failed(Box::new(Failure { judgement, error, what: "error in the answer", rest: None }))
     }
 
     fn garbage(&self) -> AttemptEnd {
@@ -234,7 +259,9 @@ impl Attempt<'_> {
 
     async fn whole(&self, client: &mut Client, until: Instant, answer: Answer) -> AttemptEnd {
         let most = self.gateway.options.max_answer.as_usize();
-        let body = match self.guard(client, until, collect(answer.body, most)).await {
+        let mut body = Gathering::new(answer.body);
+        let whole = self.guard(client, until, body.whole(most)).await;
+        let body = match whole {
             Ok(Some(body)) => body,
             Ok(None) => {
                 return AttemptEnd::Failed(self.fail(
@@ -243,8 +270,7 @@ impl Attempt<'_> {
                     "The provider's answer broke off or is too large.",
                 ));
             }
-            Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
-            Err(Interruption::TimeIsUp) => return self.timed_out(),
+            Err(interruption) => return self.interrupted(&interruption, Some(Rest::Whole(body))),
         };
         let Ok(parsed) = ProviderAnswer::parse(self.spoken, body) else { return self.garbage() };
         match parsed.error() {
@@ -287,8 +313,10 @@ impl Attempt<'_> {
                     Seen::Nothing | Seen::Commit => return self.commit(answer.headers, peek),
                     Seen::Broken(fault) => return self.broken(&fault, &peek),
                 },
-                Err(Interruption::ClientLeft) => return AttemptEnd::Abandoned,
-                Err(Interruption::TimeIsUp) => return self.timed_out(),
+                Err(interruption) => {
+                    let rest = Rest::Stream { upstream: peek.upstream, stream: Box::new(peek.stream) };
+                    return self.interrupted(&interruption, Some(rest));
+                }
             }
         }
     }
@@ -337,31 +365,10 @@ fn retry_after(headers: &HeaderMap, now_ms: i64) -> Option<RetryAfter> {
     RetryAfter::from_headers(text("retry-after-ms"), text("retry-after"), u64::try_from(now_ms).unwrap_or(0))
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers
         .get(CONTENT_TYPE)
         .is_none_or(|value| value.as_bytes().to_ascii_lowercase().starts_with(b"text/event-stream"))
-}
-
-/// A whole body, or `None` when it breaks off or is larger than `most` bytes.
-async fn collect(mut body: AnswerBody, most: usize) -> Option<Bytes> {
-    let mut first: Option<Bytes> = None;
-    let mut rest = BytesMut::new();
-    while let Some(data) = body.next().await {
-        let data = data.ok()?;
-        if first.is_none() && rest.is_empty() {
-            first = Some(data);
-        } else {
-            if let Some(start) = first.take() {
-                rest.extend_from_slice(&start);
-            }
-            rest.extend_from_slice(&data);
-        }
-        if first.as_ref().map_or(rest.len(), Bytes::len) > most {
-            return None;
-        }
-    }
-    Some(first.unwrap_or_else(|| rest.freeze()))
 }
 
 pub(crate) fn millis(ms: i64) -> std::time::Duration {

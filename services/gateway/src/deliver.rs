@@ -171,7 +171,7 @@ impl Execution<'_> {
     ) -> Ended {
         let now_ms = self.gateway.clock.now_ms();
         let base = Ended { deployment: Some(deployment.id.clone()), ..Ended::with(Outcome::ClientCancelled, 200) };
-        let Some(end) = end else {
+        let Some(mut end) = end else {
             // The body vanished without a word, which its Drop forbids; what may have executed stays held all the same.
             self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
             return Ended { open: Some((number, Closing::ExecutedUsageUnknown)), ..base };
@@ -185,6 +185,8 @@ impl Execution<'_> {
             RelayOutcome::ClientLeft => (Outcome::ClientCancelled, CallOutcome::NotCounted),
         };
         self.gateway.circuits.record(&deployment.id, permit, call, now_ms);
+        let spoken = crate::dialects::spoken(self.prepared.arrival.dialect, deployment);
+        self.abandon(number, deployment, spoken, end.rest.take());
         let verdict = self.stream_verdict(deployment, &end);
         if !matches!(verdict, AttemptVerdict::Executed(_)) {
             self.free_and_tighten(number, deployment, &end.facts).await;

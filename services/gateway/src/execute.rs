@@ -26,6 +26,7 @@ use crate::attempt::{Attempt, AttemptEnd, Failure, millis};
 use crate::client::Client;
 use crate::deliver::{OpenedStream, elapsed_ms};
 use crate::dialects;
+use crate::drain::Drain;
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
 use crate::record::{CloseError, Record};
@@ -59,6 +60,8 @@ pub(crate) struct Execution<'a> {
     pub estimate: &'a Estimate,
     pub record: &'a mut Record,
     pub client: &'a mut Client,
+    /// Attempts that nobody waits for and that are read on.
+    pub drains: &'a mut Vec<Drain>,
 }
 
 /// What is carried from one attempt to the next.
@@ -86,7 +89,7 @@ pub(crate) struct Marked {
 }
 
 impl Execution<'_> {
-    pub(crate) async fn run(mut self) -> Ended {
+    pub(crate) async fn run(&mut self) -> Ended {
         let deadlines = self.prepared.model.deadlines;
         let is_stream = self.prepared.request.facts().stream;
         let total_ms = if is_stream { deadlines.stream_total_ms } else { deadlines.plain_total_ms };
@@ -138,13 +141,15 @@ impl Execution<'_> {
                     let stream = OpenedStream { headers, spoken, opened, provider_id, permit, started, deadline };
                     return self.deliver_stream(marked, &deployment, stream).await;
                 }
-                AttemptEnd::Failed(failure) => {
+                AttemptEnd::Failed(mut failure) => {
                     self.failed(&deployment, permit, &failure);
+                    self.abandon(marked.number, &deployment, spoken, failure.rest.take());
                     if let Some(ended) = self.note_failure(&mut trail, &marked, &deployment, failure, deadline) {
                         return ended;
                     }
                 }
-                AttemptEnd::Abandoned => {
+                AttemptEnd::Abandoned(rest) => {
+                    self.abandon(marked.number, &deployment, spoken, rest);
                     let now_ms = self.gateway.clock.now_ms();
                     self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
                     return Ended {

@@ -14,7 +14,7 @@ use crate::server::Inner;
 pub(crate) async fn finalize(
     gateway: &Arc<Inner>,
     prepared: &Prepared,
-    mut record: Record,
+    record: &mut Record,
     ended: Ended,
 ) -> Option<ReservationStatus> {
     if let Err(error) = record.close(ended.open.clone()).await {

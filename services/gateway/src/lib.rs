@@ -18,6 +18,7 @@ mod authorize;
 mod body;
 mod call;
 mod deliver;
+mod drain;
 mod dialects;
 mod estimate;
 mod execute;

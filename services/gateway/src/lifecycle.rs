@@ -205,15 +205,21 @@ async fn live(mut owing: Box<Owing>) {
             claim.admitted(record.id());
         }
         failpoint::pass("reserve.after").await;
-        let _lease = Leases::hold(gateway, record.identity());
-        let execution = Execution { gateway, prepared, estimate, record: &mut record, client };
+        let lease = Leases::hold(gateway, record.identity());
+        let mut drains = Vec::new();
+        let mut execution = Execution { gateway, prepared, estimate, record: &mut record, client, drains: &mut drains };
         let ended = execution.run().instrument(tracing::debug_span!("execute")).await;
-        let status = finalize(gateway, prepared, record, ended).instrument(tracing::debug_span!("finalize")).await;
+        let status = finalize(gateway, execution.prepared, execution.record, ended)
+            .instrument(tracing::debug_span!("finalize"))
+            .await;
         if status != Some(ReservationStatus::Released)
             && let Some(claim) = claim.take()
         {
             claim.executed();
         }
+        drop(lease);
+        execution.prepared.forget_bytes();
+        execution.learn().instrument(tracing::debug_span!("learn")).await;
     }
     .instrument(span)
     .await;

@@ -30,12 +30,18 @@ struct Replayed {
     how: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Drained {
+    usage: &'static str,
+}
+
 #[derive(Debug)]
 pub(crate) struct GatewayMetrics {
     requests: Family<Ended, Counter>,
     refusals: Family<Refused, Counter>,
     attempt_failures: Family<Failed, Counter>,
     replays: Family<Replayed, Counter>,
+    drains: Family<Drained, Counter>,
     duration: Histogram,
     deployments: BoundedLabels,
     pub running: Gauge,
@@ -55,6 +61,7 @@ impl GatewayMetrics {
             refusals: Family::default(),
             attempt_failures: Family::default(),
             replays: Family::default(),
+            drains: Family::default(),
             duration: Histogram::new(DURATION_BUCKETS),
             deployments: BoundedLabels::new(MOST_DEPLOYMENTS),
             running: Gauge::default(),
@@ -73,6 +80,11 @@ impl GatewayMetrics {
                 made.replays.clone(),
             );
             registry.register(
+                "drains",
+                "Abandoned attempts that were read on, by whether their usage is known since",
+                made.drains.clone(),
+            );
+            registry.register(
                 "request_duration_seconds",
                 "From a request's arrival to its end, seconds",
                 made.duration.clone(),
@@ -89,6 +101,10 @@ impl GatewayMetrics {
 
     pub(crate) fn refused(&self, status: u16, code: &str) {
         self.refusals.get_or_create(&Refused { status, code: code.to_owned() }).inc();
+    }
+
+    pub(crate) fn drained(&self, usage: &'static str) {
+        self.drains.get_or_create(&Drained { usage }).inc();
     }
 
     pub(crate) fn replayed(&self, how: &'static str) {

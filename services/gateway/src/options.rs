@@ -41,6 +41,15 @@ pub struct GatewayOptions {
     /// How long an answer is kept after its end, and a call goes on whose client left: what a client needs to try again.
     /// `0s` keeps nothing; the key still never calls a provider twice.
     pub replay_for: HumanDuration,
+    /// How long the rest of an abandoned attempt is read where its provider says `on_abandon = "drain"`: as long as an
+    /// answer may take.
+    pub drain_for: HumanDuration,
+    /// The same for `on_abandon = "drain_within"`: what an answer takes that was almost done.
+    pub drain_within: HumanDuration,
+    /// How much of it is read; beyond it the connection is closed and the usage stays unknown.
+    pub drain_bytes: ByteSize,
+    /// How many abandoned attempts are read at once; each keeps a connection. Beyond it they are closed.
+    pub max_drains: u32,
     /// How many tokens 1,000 bytes of text can be at most where a deployment does not say. 1,000 holds for every
     /// byte-level tokenizer.
     pub tokens_per_kilobyte: u32,
@@ -63,6 +72,10 @@ impl Default for GatewayOptions {
             replay_entry: ByteSize::mib(1),
             replay_total: ByteSize::mib(64),
             replay_for: HumanDuration::from_ms(120_000),
+            drain_for: HumanDuration::from_ms(600_000),
+            drain_within: HumanDuration::from_ms(10_000),
+            drain_bytes: ByteSize::mib(16),
+            max_drains: 1_000,
             tokens_per_kilobyte: 1000,
         }
     }

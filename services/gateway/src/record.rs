@@ -82,6 +82,12 @@ impl Record {
         self.state.as_ref().map(Reservation::status)
     }
 
+    /// Whether the provider's id of an attempt is known.
+    pub(crate) fn is_correlated(&self, number: AttemptNumber) -> bool {
+        let attempt = self.state.as_ref().and_then(|state| state.attempt(number));
+        attempt.is_some_and(|attempt| attempt.provider_id.is_some())
+    }
+
     pub(crate) fn next_attempt(&self) -> AttemptNumber {
         self.state.as_ref().map_or(1, Reservation::next_attempt)
     }
@@ -166,6 +172,22 @@ impl Record {
             .map_err(CloseError::Store)?;
         failpoint::pass("finalize.after_store").await;
         Ok(())
+    }
+
+    /// Adds what was learnt after the end: the log first, then the store (I8). Somebody else may have told the store
+    /// meanwhile; then it is a repeat, or for the ledger's ranks.
+    pub(crate) async fn conclude(&mut self, commands: &[Command]) -> Result<(), CloseError> {
+        let now_ms = self.gateway.clock.now_ms();
+        for command in commands {
+            if let Decision::Change(events) = decide(self.state.as_ref(), &NoBalances, command, now_ms) {
+                self.fold(&events);
+            }
+        }
+        if let Some(append) = self.append() {
+            append.durable().await.map_err(CloseError::Log)?;
+        }
+        let told = self.gateway.quota.execute_all(&self.identity.tenant, self.identity.id, commands).await;
+        told.map(drop).map_err(CloseError::Store)
     }
 }
 

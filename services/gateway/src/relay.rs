@@ -22,6 +22,8 @@ use weir_wire::openai::chat::InBandError;
 use weir_wire::usage::Extracted;
 use weir_wire::{Dialect, Step, StreamFacts, Translator};
 
+use crate::drain::Rest;
+
 /// Why a committed stream did not become whole. The words are stable: they are in the error event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BreakReason {
@@ -63,12 +65,13 @@ pub(crate) enum RelayOutcome {
 }
 
 /// Everything the owner of the money must know of a stream.
-#[derive(Debug)]
 pub(crate) struct RelayEnd {
     pub outcome: RelayOutcome,
     pub facts: StreamFacts,
     /// The usage that is a bill if an error was the last word.
     pub billed_at_error: Option<Extracted>,
+    /// What the provider may still send, when the client left.
+    pub rest: Option<Rest>,
 }
 
 /// What the owner's timers tell the body to do.
@@ -299,11 +302,12 @@ impl RelayBody {
         self.finish(if is_complete { RelayOutcome::Complete } else { RelayOutcome::Broke(otherwise) });
     }
 
-    /// Writes the one terminal that the outcome has and reports the end. The provider's connection closes here.
+    /// Writes the one terminal that the outcome has and reports the end. The provider's connection closes here, unless the
+    /// client left: then its owner decides.
     fn finish(&mut self, outcome: RelayOutcome) {
         let Some(Reading { mut stream, end }) = self.reading.take() else { return };
         self.is_over = true;
-        self.upstream = None;
+        let upstream = self.upstream.take();
         match &outcome {
             RelayOutcome::Complete => stream.finish(&mut self.out),
             RelayOutcome::Broke(reason) => {
@@ -312,8 +316,12 @@ impl RelayBody {
             RelayOutcome::ClientLeft => {}
         }
         let (facts, billed_at_error) = (stream.facts(), stream.billed_usage());
+        let rest = match (&outcome, upstream) {
+            (RelayOutcome::ClientLeft, Some(upstream)) => Some(Rest::Stream { upstream, stream: Box::new(stream) }),
+            (RelayOutcome::ClientLeft, None) | (RelayOutcome::Complete | RelayOutcome::Broke(_), _) => None,
+        };
         // The owner waits for it, unless the process is stopping.
-        let _ = end.send(RelayEnd { outcome, facts, billed_at_error });
+        let _ = end.send(RelayEnd { outcome, facts, billed_at_error, rest });
     }
 }
 

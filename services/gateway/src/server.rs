@@ -35,6 +35,7 @@ use crate::body::BodyMemory;
 use crate::circuits::Circuits;
 use crate::client::ClientBody;
 use crate::credentials::Credentials;
+use crate::drain::Drains;
 use crate::leases::{self, Leases};
 use crate::metrics::GatewayMetrics;
 use crate::options::GatewayOptions;
@@ -85,6 +86,7 @@ pub(crate) struct Inner {
     pub counting: CountingPermits,
     pub bodies: BodyMemory,
     pub replays: Replays,
+    pub drains: Drains,
     pub metrics: GatewayMetrics,
 }
 
@@ -128,6 +130,7 @@ impl Gateway {
             counting: CountingPermits::default(),
             bodies: BodyMemory::new(parts.options.max_bodies.as_usize()),
             replays: Replays::new(&parts.options),
+            drains: Drains::new(&parts.options),
             options: parts.options,
         };
         Self(Arc::new(inner))
