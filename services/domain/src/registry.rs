@@ -40,6 +40,8 @@ capabilities! {
     ManyChoices = "many_choices",
     /// Provider-side web search.
     WebSearch = "web_search",
+    /// Embeddings, and nothing else: such a model answers no conversation.
+    Embeddings = "embeddings",
 }
 
 /// A set of capabilities, one bit each.
@@ -52,6 +54,12 @@ impl Capabilities {
     #[must_use]
     pub fn all() -> Self {
         Capability::ALL.iter().copied().collect()
+    }
+
+    /// Everything that conversations can need.
+    #[must_use]
+    pub fn of_conversations() -> Self {
+        Capability::ALL.iter().copied().filter(|capability| *capability != Capability::Embeddings).collect()
     }
 
     #[must_use]
@@ -201,6 +209,16 @@ pub struct Deployment {
     pub tokens_per_image: i64,
     /// Counts text exactly where the bound by bytes would refuse; without one the bound is the last word.
     pub tokenizer: Option<Tokenizer>,
+}
+
+impl Deployment {
+    /// Whether it can do what a request needs.
+    #[must_use]
+    pub const fn can(&self, needs: Capabilities) -> bool {
+        let embeds = Capability::Embeddings;
+        needs.missing_from(self.capabilities).is_empty()
+            && (needs.contains(embeds) || !self.capabilities.contains(embeds))
+    }
 }
 
 /// Deadlines of one logical model, in milliseconds.

@@ -120,7 +120,7 @@ fn why_not(
         Some(Ineligible::Residency)
     } else if !tenant.providers.contains(&deployment.provider.id) {
         Some(Ineligible::Vendor)
-    } else if !demand.capabilities.missing_from(deployment.capabilities).is_empty() {
+    } else if !deployment.can(demand.capabilities) {
         Some(Ineligible::Capability)
     } else if prices.price(&deployment.price, demand.admitted_ms).is_err() {
         Some(Ineligible::Unpriced)

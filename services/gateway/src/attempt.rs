@@ -29,6 +29,7 @@ use crate::lifecycle::Prepared;
 use crate::peek::{Fault, Peek, Seen};
 use crate::relay::Opened;
 use crate::server::Inner;
+use crate::states::Names;
 
 /// How much of a provider's error answer is read.
 pub(crate) const MOST_ERROR_BYTES: usize = 256 * 1024;
@@ -272,7 +273,12 @@ impl Attempt<'_> {
             }
             Err(interruption) => return self.interrupted(&interruption, Some(Rest::Whole(body))),
         };
-        let Ok(parsed) = ProviderAnswer::parse(self.spoken, body) else { return self.garbage() };
+        let parsed = if self.prepared.request.counts_only() {
+            ProviderAnswer::parse_count(body)
+        } else {
+            ProviderAnswer::parse(self.spoken, body)
+        };
+        let Ok(parsed) = parsed else { return self.garbage() };
         match parsed.error() {
             Some(error) => self.in_band(&error, parsed.usage().as_ref()),
             // A stream was asked for and something else came, or an object that answers nothing.
@@ -288,7 +294,9 @@ impl Attempt<'_> {
             choices: self.prepared.request.facts().choices,
             max_event_bytes: self.gateway.options.max_event.as_usize(),
         };
-        let Ok(stream) = Translator::new(&provider, &self.prepared.client_side(&self.correlation)) else {
+        let ids = Names::of(self.spoken, &self.prepared.key, self.deployment);
+        let client_side = self.prepared.client_side(&self.correlation, ids.as_ref());
+        let Ok(stream) = Translator::new(&provider, &client_side) else {
             return self.garbage();
         };
         let mut peek = Peek::new(answer.body, stream);

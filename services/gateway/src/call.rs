@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use weir_domain::registry::Deployment;
 use weir_providers::Call;
-use weir_wire::anthropic::AnthropicVersion;
+use weir_wire::anthropic::{AnthropicVersion, COUNT_TOKENS_PATH};
 use weir_wire::{Dialect, Family, UpstreamRequest, headers};
 
 use crate::lifecycle::Prepared;
@@ -54,6 +54,13 @@ pub(crate) fn call(
 /// Below the provider's base URL.
 fn path(prepared: &Prepared, spoken: Dialect) -> &'static str {
     match spoken {
+        Dialect::AnthropicMessages if prepared.request.counts_only() => {
+            if prepared.is_beta {
+                "/messages/count_tokens?beta=true"
+            } else {
+                COUNT_TOKENS_PATH
+            }
+        }
         Dialect::AnthropicMessages if prepared.is_beta && prepared.arrival.dialect == spoken => "/messages?beta=true",
         Dialect::OpenAiChat | Dialect::OpenAiResponses | Dialect::OpenAiEmbeddings | Dialect::AnthropicMessages => {
             spoken.path()

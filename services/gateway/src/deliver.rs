@@ -24,6 +24,7 @@ use crate::client::ClientBody;
 use crate::execute::{Ended, Execution, Marked, Trail, correlation};
 use crate::relay::{BreakReason, Cut, Opened, Reins, RelayBody, RelayEnd, RelayOutcome};
 use crate::respond::{Refusal, Unavailable, X_WEIR_LEFT_OUT, insert};
+use crate::states::Names;
 
 /// A stream that may be handed to the client.
 pub(crate) struct OpenedStream {
@@ -74,7 +75,8 @@ impl Execution<'_> {
         }
         failpoint::pass("relay.before_content").await;
         let correlation = correlation(self.record.id(), marked.number);
-        let for_client = match answer.for_client(&self.prepared.client_side(&correlation)) {
+        let ids = Names::of(spoken, &self.prepared.key, deployment);
+        let for_client = match answer.for_client(&self.prepared.client_side(&correlation, ids.as_ref())) {
             Ok(body) => body,
             Err(error) => {
                 tracing::warn!(reservation_id = %self.record.id(), %error, "answer not translated");

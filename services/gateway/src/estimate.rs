@@ -101,12 +101,13 @@ impl DeploymentEstimate {
 }
 
 /// Estimates `request` on every deployment of `model` that has a price, that `key` may use and that can be told all of
-/// it.
+/// it; on the one that has its state, where there is one.
 pub(crate) fn estimate(
     snapshot: &Snapshot,
     key: &Key,
     model: &LogicalModel,
     request: &ClientRequest,
+    pinned: Option<&DeploymentId>,
     default_tokens_per_kilobyte: u32,
     now_ms: i64,
 ) -> Result<Estimate, Refusal> {
@@ -115,7 +116,8 @@ pub(crate) fn estimate(
     let written_cap = written_cap.and_then(|cap| u64::try_from(cap).ok());
     let mut deployments = Vec::with_capacity(1);
     let (mut translated, mut untold) = (None, None);
-    for deployment in model.deployments().filter(|deployment| is_permitted(key, deployment, facts)) {
+    let is_there = |deployment: &&Arc<Deployment>| pinned.is_none_or(|id| *id == deployment.id);
+    for deployment in model.deployments().filter(is_there).filter(|deployment| is_permitted(key, deployment, facts)) {
         let left_out = if spoken(request.dialect(), deployment) == request.dialect() {
             Vec::new()
         } else {
@@ -133,7 +135,7 @@ pub(crate) fn estimate(
         };
         let Ok(price) = snapshot.prices.price(&deployment.price, now_ms) else { continue };
         let ratio = ratio(deployment, default_tokens_per_kilobyte);
-        let bound = bound(deployment, model, facts, &ratio);
+        let bound = if request.counts_only() { nothing() } else { bound(deployment, model, facts, &ratio) };
         let Ok(hold) = worst_case(price, &bound, facts.service_tier.as_deref()) else { continue };
         deployments.push(DeploymentEstimate {
             deployment: deployment.id.clone(),
@@ -163,7 +165,7 @@ fn dearest(deployments: &[DeploymentEstimate]) -> Hold {
 fn is_permitted(key: &Key, deployment: &Deployment, facts: &RequestFacts) -> bool {
     key.tenant.regions.contains(&deployment.region)
         && key.tenant.providers.contains(&deployment.provider.id)
-        && facts.needs.missing_from(deployment.capabilities).is_empty()
+        && deployment.can(facts.needs)
 }
 
 fn why_none(key: &Key, model: &LogicalModel, facts: &RequestFacts) -> Unavailable {
@@ -208,6 +210,16 @@ fn bound(deployment: &Deployment, model: &LogicalModel, facts: &RequestFacts, ra
         output_tokens: cap.saturating_mul(i64::from(facts.choices)),
         kinds,
         units: searches(facts),
+    }
+}
+
+/// What is held where no model runs.
+fn nothing() -> UsageBound {
+    UsageBound {
+        input_tokens: 0,
+        output_tokens: 0,
+        kinds: TokenKinds { cache_writes: false, audio: false, images: false },
+        units: Vec::new(),
     }
 }
 

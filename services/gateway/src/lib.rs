@@ -42,6 +42,7 @@ mod models;
 mod options;
 mod record;
 mod server;
+mod states;
 mod terms;
 
 pub use authenticate::Pepper;

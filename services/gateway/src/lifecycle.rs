@@ -28,6 +28,7 @@ use weir_domain::reservation::ReservationStatus;
 use weir_runtime::failpoint;
 use weir_streams::Health;
 use weir_wire::anthropic::{AnthropicVersion, upstream_query};
+use weir_wire::openai::responses::AnswerIds;
 use weir_wire::request::Limits;
 use weir_wire::{ClientRequest, ClientSide, Dialect, Family};
 
@@ -45,6 +46,7 @@ use crate::replay::{Claim, First, Keyed, Turn, turn};
 use crate::reserve::{Admitted, reserve};
 use crate::respond::{BodyRefusal, Refusal, Unavailable};
 use crate::server::Inner;
+use crate::states::pinned;
 
 /// A request that may be executed: who, what, under which policy.
 #[derive(Debug)]
@@ -75,8 +77,13 @@ impl Prepared {
 }
 
 impl Prepared {
-    /// What turns a provider's answer into the client's. `fallback_id` is the answer's id where the provider gives none.
-    pub(crate) fn client_side<'a>(&'a self, fallback_id: &'a str) -> ClientSide<'a> {
+    /// What turns a provider's answer into the client's. `fallback_id` is the answer's id where the provider gives none,
+    /// and `ids` name stored answers to the client.
+    pub(crate) fn client_side<'a>(
+        &'a self,
+        fallback_id: &'a str,
+        ids: Option<&'a Arc<dyn AnswerIds>>,
+    ) -> ClientSide<'a> {
         let facts = self.request.facts();
         ClientSide {
             dialect: self.arrival.dialect,
@@ -84,19 +91,38 @@ impl Prepared {
             fallback_id,
             wants_usage: facts.wants_stream_usage(),
             created_s: self.arrival.received_ms / 1_000,
+            ids,
         }
     }
 }
 
-/// Serves one request of `dialect`.
-pub(crate) async fn serve(gateway: &Arc<Inner>, dialect: Dialect, request: Request<Incoming>) -> Response<ClientBody> {
+/// What a client asks of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Answer(Dialect),
+    /// `POST /v1/messages/count_tokens`: no model runs.
+    Count,
+}
+
+impl Ask {
+    const fn dialect(self) -> Dialect {
+        match self {
+            Self::Answer(dialect) => dialect,
+            Self::Count => Dialect::AnthropicMessages,
+        }
+    }
+}
+
+/// Serves one request.
+pub(crate) async fn serve(gateway: &Arc<Inner>, ask: Ask, request: Request<Incoming>) -> Response<ClientBody> {
+    let dialect = ask.dialect();
     let arrival = Arrival::of(gateway, dialect, &request);
     let (request_id, received_ms) = (Arc::clone(&arrival.request_id), arrival.received_ms);
     let refuse = |refusal: &Refusal| {
         gateway.metrics.refused(refusal.status(), &refusal.code());
         refusal.response(dialect, &request_id, HeaderMap::new())
     };
-    let (mut prepared, estimate) = match prepare(gateway, arrival, request).await {
+    let (mut prepared, estimate) = match prepare(gateway, ask, arrival, request).await {
         Ok(ready) => ready,
         Err(refusal) => return refuse(&refusal),
     };
@@ -132,6 +158,7 @@ fn stopping() -> Refusal {
 /// Everything that is decided before anything is owed.
 async fn prepare(
     gateway: &Arc<Inner>,
+    ask: Ask,
     arrival: Arrival,
     request: Request<Incoming>,
 ) -> Result<(Prepared, Estimate), Refusal> {
@@ -151,10 +178,15 @@ async fn prepare(
         options.body_deadline.duration(),
     );
     let body = read.await?;
-    let request =
-        ClientRequest::parse(arrival.dialect, body.bytes, &Limits::default(), version).map_err(BodyRefusal::Invalid)?;
+    let parsed = match ask {
+        Ask::Answer(dialect) => ClientRequest::parse(dialect, body.bytes, &Limits::default(), version),
+        Ask::Count => ClientRequest::parse_count(body.bytes, &Limits::default(), version),
+    };
+    let mut request = parsed.map_err(BodyRefusal::Invalid)?;
     let model = authorize(&snapshot, &key, request.facts())?;
-    let estimate = estimate(&snapshot, &key, &model, &request, options.tokens_per_kilobyte, arrival.received_ms)?;
+    let pinned = pinned(&mut request, &key, &model).map_err(BodyRefusal::Invalid)?;
+    let estimate =
+        estimate(&snapshot, &key, &model, &request, pinned.as_ref(), options.tokens_per_kilobyte, arrival.received_ms)?;
     let keyed = Keyed::of(&head.headers, &key.tenant.secret, arrival.dialect, request.body())?;
     let prepared = Prepared {
         arrival,

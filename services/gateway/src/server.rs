@@ -37,6 +37,7 @@ use crate::client::ClientBody;
 use crate::credentials::Credentials;
 use crate::drain::Drains;
 use crate::leases::{self, Leases};
+use crate::lifecycle::Ask;
 use crate::metrics::GatewayMetrics;
 use crate::options::GatewayOptions;
 use crate::recount::CountingPermits;
@@ -145,13 +146,14 @@ impl Gateway {
 
     async fn serve(&self, request: Request<Incoming>) -> Response<ClientBody> {
         let gateway = &self.0;
-        let allow = match (request.uri().path(), request.method()) {
-            ("/v1/chat/completions", &Method::POST) => {
-                return lifecycle::serve(gateway, Dialect::OpenAiChat, request).await;
+        let path = request.uri().path();
+        if let Some(ask) = ask_of(path) {
+            if request.method() == Method::POST {
+                return lifecycle::serve(gateway, ask, request).await;
             }
-            ("/v1/messages", &Method::POST) => {
-                return lifecycle::serve(gateway, Dialect::AnthropicMessages, request).await;
-            }
+            return self.refuse(&request, PathRefusal::WrongMethod { allow: "POST" });
+        }
+        let allow = match (path, request.method()) {
             ("/v1/models", &Method::GET) => {
                 let arrival = Arrival::of(gateway, dialect_of(&request), &request);
                 return models::list(gateway, request.headers(), &arrival);
@@ -165,14 +167,28 @@ impl Gateway {
                 gateway.metrics.running.set(i64::try_from(gateway.leases.running()).unwrap_or(i64::MAX));
                 return text(StatusCode::OK, METRICS_CONTENT_TYPE, gateway.registry.encode());
             }
-            ("/v1/chat/completions" | "/v1/messages", _) => Some("POST"),
             ("/v1/models" | "/healthz" | "/readyz" | "/metrics", _) => Some("GET"),
             _ => None,
         };
-        let arrival = Arrival::of(gateway, dialect_of(&request), &request);
-        let refusal = Refusal::from(allow.map_or(PathRefusal::NoSuchPath, |allow| PathRefusal::WrongMethod { allow }));
-        refusal.response(arrival.dialect, &arrival.request_id, HeaderMap::new())
+        self.refuse(&request, allow.map_or(PathRefusal::NoSuchPath, |allow| PathRefusal::WrongMethod { allow }))
     }
+
+    fn refuse(&self, request: &Request<Incoming>, refusal: PathRefusal) -> Response<ClientBody> {
+        let arrival = Arrival::of(&self.0, dialect_of(request), request);
+        Refusal::from(refusal).response(arrival.dialect, &arrival.request_id, HeaderMap::new())
+    }
+}
+
+/// What a path asks for, where it asks a model.
+fn ask_of(path: &str) -> Option<Ask> {
+    Some(match path {
+        "/v1/chat/completions" => Ask::Answer(Dialect::OpenAiChat),
+        "/v1/messages" => Ask::Answer(Dialect::AnthropicMessages),
+        "/v1/messages/count_tokens" => Ask::Count,
+        "/v1/responses" => Ask::Answer(Dialect::OpenAiResponses),
+        "/v1/embeddings" => Ask::Answer(Dialect::OpenAiEmbeddings),
+        _ => return None,
+    })
 }
 
 /// Whose words an answer to a request that no dialect serves is in: those of the API that it was meant for, by its path

@@ -18,6 +18,9 @@ use weir_runtime::units::ByteSize;
 
 const PICTURE_BYTES: usize = 20_000_000;
 
+/// Memory is measured of the whole process, so that only one test at a time may use much of it.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// A request whose picture is a data URL with `base64_bytes` of base64. Cap and model are such that nothing but the
 /// model's name must be rewritten.
 fn picture(base64_bytes: usize, model: &str) -> Bytes {
@@ -43,6 +46,7 @@ fn announced(bytes: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o43_twenty_megabytes_pass_unchanged_and_forty_are_refused_readably() {
+    let _alone = ALONE.lock().await;
     let (house, provider) = house(ByteSize::mib(512)).await;
     let read = house.post(picture(PICTURE_BYTES, MODEL)).await;
     assert_eq!(read.status, 200, "{}", read.text());
@@ -92,6 +96,7 @@ const COPIES: u64 = 1;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o43_fifty_at_once_are_bounded_by_the_configured_total() {
+    let _alone = ALONE.lock().await;
     const FIT: usize = 5;
     let max_bodies = ByteSize::mib(100);
     let (house, provider) = house(max_bodies).await;

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 
-use crate::anthropic::messages::MessageAnswer;
+use weir_domain::usage::Usage;
+
+use crate::anthropic::messages::{MessageAnswer, TokenCount};
 use crate::dialect::Dialect;
 use crate::json::JsonError;
 use crate::openai::chat::{Finish, InBandError, PlainAnswer};
@@ -20,6 +22,8 @@ pub enum ProviderAnswer {
     Messages(MessageAnswer),
     Responses(ResponseAnswer),
     Embeddings(PlainAnswer),
+    /// Of [`Purpose::CountTokens`](crate::anthropic::messages::Purpose): nothing in it is ours, so it stays as it is.
+    Count(Bytes),
 }
 
 impl ProviderAnswer {
@@ -36,6 +40,14 @@ impl ProviderAnswer {
         }
     }
 
+    /// Reads the answer to a count of tokens.
+    ///
+    /// # Errors
+    /// The body is not such a count.
+    pub fn parse_count(body: Bytes) -> Result<Self, JsonError> {
+        TokenCount::parse(&body).map(|_| Self::Count(body))
+    }
+
     /// An error object in place of an answer, though the status said 200.
     #[must_use]
     pub fn error(&self) -> Option<InBandError> {
@@ -43,6 +55,7 @@ impl ProviderAnswer {
             Self::Chat(answer) | Self::Embeddings(answer) => answer.error(),
             Self::Messages(answer) => answer.error(),
             Self::Responses(answer) => answer.error(),
+            Self::Count(_) => None,
         }
     }
 
@@ -54,6 +67,7 @@ impl ProviderAnswer {
             Self::Messages(answer) => answer.is_message(),
             Self::Responses(answer) => answer.is_response(),
             Self::Embeddings(answer) => embeddings::is_embeddings(answer),
+            Self::Count(_) => true,
         }
     }
 
@@ -64,6 +78,8 @@ impl ProviderAnswer {
             Self::Messages(answer) => answer.usage(),
             Self::Responses(answer) => answer.usage(),
             Self::Embeddings(answer) => answer.facts().usage.map(|span| embeddings::read_usage(span.of(answer.body()))),
+            // No model ran, and nothing is billed.
+            Self::Count(_) => Some(Extracted { usage: Some(Usage::default()), flags: Vec::new() }),
         }
     }
 
@@ -73,7 +89,7 @@ impl ProviderAnswer {
         match self {
             Self::Chat(answer) => answer.finish(),
             Self::Messages(answer) => answer.stop_reason().map(crate::anthropic::messages::StopReason::as_finish),
-            Self::Responses(_) | Self::Embeddings(_) => None,
+            Self::Responses(_) | Self::Embeddings(_) | Self::Count(_) => None,
         }
     }
 
@@ -83,6 +99,7 @@ impl ProviderAnswer {
             Self::Chat(answer) | Self::Embeddings(answer) => answer.response_id(),
             Self::Messages(answer) => answer.response_id(),
             Self::Responses(answer) => answer.response_id(),
+            Self::Count(_) => None,
         }
     }
 
@@ -93,6 +110,7 @@ impl ProviderAnswer {
             Self::Chat(answer) | Self::Embeddings(answer) => answer.served_tier(),
             Self::Messages(answer) => answer.served_tier(),
             Self::Responses(answer) => answer.served_tier(),
+            Self::Count(_) => None,
         }
     }
 
@@ -103,6 +121,7 @@ impl ProviderAnswer {
             Self::Chat(answer) | Self::Embeddings(answer) => answer.served_model(),
             Self::Messages(answer) => answer.served_model(),
             Self::Responses(answer) => answer.served_model(),
+            Self::Count(_) => None,
         }
     }
 
@@ -115,10 +134,13 @@ impl ProviderAnswer {
     pub fn for_client(&self, client: &ClientSide<'_>) -> Result<Bytes, Untranslatable> {
         let alias = client.alias;
         match (self, client.dialect) {
+            (Self::Count(body), Dialect::AnthropicMessages) => Ok(body.clone()),
             (Self::Chat(answer), Dialect::OpenAiChat) => Ok(answer.for_client(alias)),
             (Self::Embeddings(answer), Dialect::OpenAiEmbeddings) => Ok(answer.for_client(alias)),
             (Self::Messages(answer), Dialect::AnthropicMessages) => Ok(answer.for_client(alias)),
-            (Self::Responses(answer), Dialect::OpenAiResponses) => Ok(answer.for_client(alias)),
+            (Self::Responses(answer), Dialect::OpenAiResponses) => {
+                Ok(answer.for_client(alias, client.ids.map(|ids| &**ids)))
+            }
             (Self::Chat(answer), Dialect::AnthropicMessages) => chat_to_message(answer, alias, client.fallback_id),
             (Self::Messages(answer), Dialect::OpenAiChat) => {
                 message_to_chat(answer, alias, client.fallback_id, client.created_s)
@@ -126,6 +148,7 @@ impl ProviderAnswer {
             (Self::Chat(_), Dialect::OpenAiResponses | Dialect::OpenAiEmbeddings)
             | (Self::Messages(_), Dialect::OpenAiResponses | Dialect::OpenAiEmbeddings)
             | (Self::Responses(_), Dialect::OpenAiChat | Dialect::OpenAiEmbeddings | Dialect::AnthropicMessages)
+            | (Self::Count(_), Dialect::OpenAiChat | Dialect::OpenAiResponses | Dialect::OpenAiEmbeddings)
             | (Self::Embeddings(_), Dialect::OpenAiChat | Dialect::OpenAiResponses | Dialect::AnthropicMessages) => {
                 Err(Untranslatable::pair(client.dialect, self.dialect()))
             }
@@ -135,7 +158,7 @@ impl ProviderAnswer {
     const fn dialect(&self) -> Dialect {
         match self {
             Self::Chat(_) => Dialect::OpenAiChat,
-            Self::Messages(_) => Dialect::AnthropicMessages,
+            Self::Messages(_) | Self::Count(_) => Dialect::AnthropicMessages,
             Self::Responses(_) => Dialect::OpenAiResponses,
             Self::Embeddings(_) => Dialect::OpenAiEmbeddings,
         }

@@ -9,7 +9,7 @@ pub(crate) mod values;
 
 use bytes::Bytes;
 
-pub use facts::{CapField, IncludeUsage, Limits, MAX_CAP_TOKENS, RequestFacts, ResponseFormat, Tool};
+pub use facts::{CapField, Continued, IncludeUsage, Limits, MAX_CAP_TOKENS, RequestFacts, ResponseFormat, Tool};
 
 use crate::anthropic::AnthropicVersion;
 use crate::anthropic::messages::{MessagesEdits, MessagesRequest, Purpose};
@@ -95,6 +95,31 @@ impl ClientRequest {
         }
     }
 
+    /// Reads the facts of a request to count a prompt's tokens.
+    ///
+    /// # Errors
+    /// As [`ClientRequest::parse`].
+    pub fn parse_count(body: Bytes, limits: &Limits, version: AnthropicVersion) -> Result<Self, RequestError> {
+        MessagesRequest::parse(body, limits, version, Purpose::CountTokens).map(Self::Messages)
+    }
+
+    /// Whether no model is to run.
+    #[must_use]
+    pub const fn counts_only(&self) -> bool {
+        match self {
+            Self::Messages(request) => matches!(request.purpose(), Purpose::CountTokens),
+            Self::Chat(_) | Self::Responses(_) | Self::Embeddings(_) => false,
+        }
+    }
+
+    /// Names the answer that this request goes on from as its provider does; of no effect where the dialect has none.
+    pub fn go_on_from(&mut self, id: String) {
+        match self {
+            Self::Responses(request) => request.go_on_from(id),
+            Self::Chat(_) | Self::Messages(_) | Self::Embeddings(_) => {}
+        }
+    }
+
     #[must_use]
     pub const fn dialect(&self) -> Dialect {
         match self {
@@ -177,6 +202,9 @@ impl ClientRequest {
             }
             (Self::Embeddings(request), Dialect::OpenAiEmbeddings) => spliced(request.rewrite_parts(target.model)),
             (Self::Chat(request), Dialect::AnthropicMessages) => translate::chat_to_messages(request, target),
+            (Self::Messages(_), Dialect::OpenAiChat) if self.counts_only() => {
+                Err(Untranslatable::pair(self.dialect(), target.dialect))
+            }
             (Self::Messages(request), Dialect::OpenAiChat) => translate::messages_to_chat(request, target),
             (Self::Chat(_) | Self::Messages(_), Dialect::OpenAiResponses | Dialect::OpenAiEmbeddings)
             | (Self::Responses(_), Dialect::OpenAiChat | Dialect::OpenAiEmbeddings | Dialect::AnthropicMessages)

@@ -15,6 +15,8 @@ pub enum RequestErrorCode {
     TooMany,
     /// Good in the client's dialect, and without a counterpart in that of any provider that is left.
     NotCarried,
+    /// Names state that is not here.
+    NotFound,
 }
 
 impl RequestErrorCode {
@@ -27,6 +29,7 @@ impl RequestErrorCode {
             Self::DuplicateField => "duplicate_field",
             Self::TooMany => "too_many_items",
             Self::NotCarried => "not_supported_by_provider",
+            Self::NotFound => "state_not_found",
         }
     }
 }

@@ -10,6 +10,8 @@
 //! and a kilobyte, besides the alias and the id. What is kept between events is a few words, whatever the stream's
 //! length; the terminal event of a Responses stream, which repeats the answer, is kept whole for an instant.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use thiserror::Error;
 
@@ -19,7 +21,7 @@ use crate::envelope::{Break, ClientError, stream_error_event};
 use crate::json::JsonError;
 use crate::openai::chat::stream::{StreamState, StreamStep};
 use crate::openai::chat::{Finish, InBandError, StreamEditor, StreamReader};
-use crate::openai::responses::{ResponseEditor, ResponseReader, ResponseStep};
+use crate::openai::responses::{AnswerIds, ResponseEditor, ResponseReader, ResponseStep};
 use crate::sse::{Decoder, Event, SseError};
 use crate::translate::Untranslatable;
 use crate::translate::streams::{ChatWriter, MessagesWriter};
@@ -47,6 +49,8 @@ pub struct ClientSide<'a> {
     pub wants_usage: bool,
     /// When the answer was made, seconds since the Unix epoch, for chat answers that come from elsewhere.
     pub created_s: i64,
+    /// How stored answers are named to the client; they keep the provider's names where this is absent.
+    pub ids: Option<&'a Arc<dyn AnswerIds>>,
 }
 
 /// What the next event was.
@@ -130,9 +134,10 @@ impl Translator {
             (Dialect::AnthropicMessages, Dialect::AnthropicMessages) => {
                 Pipe::Messages { reader: MessageReader::new(), editor: MessageEditor::new(alias) }
             }
-            (Dialect::OpenAiResponses, Dialect::OpenAiResponses) => {
-                Pipe::Responses { reader: ResponseReader::new(), editor: ResponseEditor::new(alias) }
-            }
+            (Dialect::OpenAiResponses, Dialect::OpenAiResponses) => Pipe::Responses {
+                reader: ResponseReader::new(),
+                editor: ResponseEditor::new(alias, client.ids.cloned()),
+            },
             (Dialect::OpenAiChat, Dialect::AnthropicMessages) => Pipe::ChatToMessages {
                 reader: StreamReader::new(provider.choices),
                 writer: MessagesWriter::new(alias, fallback_id),

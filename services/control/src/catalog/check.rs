@@ -134,7 +134,7 @@ impl Checker<'_> {
         for located in deployments {
             let entry = &located.entry;
             let counts = [
-                ("max_output_tokens", Some(entry.max_output_tokens)),
+                ("max_output_tokens", Some(entry.max_output_tokens).filter(|_| !entry.only_embeds())),
                 ("tokens_per_kilobyte", Some(entry.tokens_per_kilobyte)),
                 ("tokens_per_image", entry.tokens_per_image),
             ];
@@ -201,7 +201,7 @@ impl Checker<'_> {
         }
         let own = deployments.iter().map(|deployment| &deployment.entry);
         let behind = own.filter(|deployment| entry.tiers().flatten().any(|id| *id == deployment.id));
-        for deployment in behind.filter(|deployment| deployment.max_output_tokens < cap) {
+        for deployment in behind.filter(|deployment| deployment.max_output_tokens < cap && !deployment.only_embeds()) {
             let problem =
                 format!("{cap} is above the {} of deployment `{}`", deployment.max_output_tokens, deployment.id);
             self.report(located, "model", "default_output_tokens", problem, "lower it to what every deployment gives");
@@ -314,7 +314,10 @@ impl Checker<'_> {
             };
             entries.iter().filter(|entry| entry.name == name).all(covers)
         };
-        for meter in [Meter::InUncached, Meter::OutVisible].into_iter().filter(|meter| !is_covered(*meter)) {
+        let has_no_output = located.entry.only_embeds();
+        let needed =
+            [Meter::InUncached, Meter::OutVisible].into_iter().filter(|meter| !has_no_output || meter.is_input());
+        for meter in needed.filter(|meter| !is_covered(*meter)) {
             let problem = format!("the price `{name}` has no rate for `{meter}`");
             let fix = format!("add \"{meter}\" to its `rates`: a request that uses it could not be charged");
             self.report(located, "deployment", field, problem, fix);

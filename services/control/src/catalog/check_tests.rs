@@ -283,6 +283,26 @@ labels = { "a b" = "x" }"#,
 }
 
 #[test]
+fn a_model_for_embeddings_needs_no_output_cap_and_no_price_of_output() {
+    let embedding = r#"
+[[deployment]]
+id = "e"
+provider = "p"
+model = "x"
+capabilities = ["embeddings"]
+[[price]]
+name = "x"
+[[price.terms]]
+rates = { "in.uncached" = "1" }"#;
+    let catalog = read(&format!("{GOOD}{embedding}")).unwrap();
+    assert_eq!(catalog.deployments[1].max_output_tokens, 0);
+    let generating = embedding.replace("embeddings", "tools");
+    assert!(
+        problems(&format!("{GOOD}{generating}")).contains("deployment.max_output_tokens: 0 is no number of tokens")
+    );
+}
+
+#[test]
 fn o21_what_has_no_price_is_refused_before_it_is_called() {
     added(&[
         (

@@ -76,7 +76,8 @@ pub struct DeploymentEntry {
     pub price: Option<String>,
     #[serde(default = "text_capabilities")]
     pub capabilities: BTreeSet<Capability>,
-    /// The model's own output cap, tokens.
+    /// The model's own output cap, tokens; a model for embeddings has no output and needs none.
+    #[serde(default)]
     pub max_output_tokens: i64,
     #[serde(default)]
     pub cap_field: CapField,
@@ -98,6 +99,11 @@ pub struct DeploymentEntry {
 }
 
 impl DeploymentEntry {
+    /// Whether it has no output to bound and to price.
+    pub(super) fn only_embeds(&self) -> bool {
+        self.capabilities.contains(&Capability::Embeddings)
+    }
+
     /// The name in the price book.
     #[must_use]
     pub fn price_name(&self) -> &str {

@@ -188,7 +188,7 @@ fn deployment(number: usize, url: &str, setup: &Setup) -> Arc<Deployment> {
         provider,
         upstream_model: format!("vendor/model-{number}"),
         region: "eu".to_owned(),
-        capabilities: Capabilities::all(),
+        capabilities: Capabilities::of_conversations(),
         max_output_tokens: 1_000,
         price: "test".to_owned(),
         cap_field: CapField::MaxCompletionTokens,
@@ -349,6 +349,13 @@ impl House {
             .header("content-type", "application/json")
             .body(Full::new(body.into()))
             .unwrap()
+    }
+
+    /// A request with these headers and no others but its length.
+    pub fn request_at(&self, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+        let request = Request::post(format!("http://{}{path}", self.gateway));
+        let with = |request: http::request::Builder, (name, value): &(&str, &str)| request.header(*name, *value);
+        headers.iter().fold(request, with).body(Full::new(body.into())).unwrap()
     }
 
     pub async fn open(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
+use weir_domain::registry::Capability;
 
 use super::chat::PlainAnswer;
 use crate::json::{Cursor, Fault, JsonError, Kind, Node, Span, Text, check_utf8, quoted};
@@ -118,6 +119,7 @@ fn read(body: &[u8], limits: &Limits) -> Parsed<(RequestFacts, Span)> {
     })?;
     cursor.end()?;
     let model = model.ok_or_else(|| missing("model", "name a model"))?;
+    facts.need(Capability::Embeddings);
     facts.size.text_bytes = input.ok_or_else(|| missing("input", "send a string or an array"))?;
     Ok((facts, model))
 }

@@ -7,6 +7,8 @@
 mod parse;
 pub mod request;
 
+pub mod ids;
+
 pub mod editor;
 pub mod event;
 pub mod response;
@@ -15,6 +17,7 @@ pub mod usage;
 
 pub use editor::ResponseEditor;
 pub use event::{ResponseFacts, ResponseStatus};
+pub use ids::AnswerIds;
 pub use request::ResponsesRequest;
 pub use response::ResponseAnswer;
 pub use stream::{ResponseReader, ResponseStep};

@@ -73,6 +73,14 @@ pub struct Tool {
     pub name: String,
 }
 
+/// State at a provider, by the member that names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Continued {
+    /// `previous_response_id`, `conversation` or `container`.
+    pub field: &'static str,
+    pub id: String,
+}
+
 /// What Weir needs to know of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RequestFacts {
@@ -94,7 +102,7 @@ pub struct RequestFacts {
     /// Whether the provider is asked to keep the answer.
     pub store: bool,
     /// The stored answer or conversation that this request goes on from: only the deployment that has it can serve it.
-    pub continues: Option<String>,
+    pub continues: Option<Continued>,
     /// Bytes of pictures inside the request, which are not text.
     pub data_url_bytes: u64,
     pub size: InputSize,

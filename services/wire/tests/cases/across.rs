@@ -71,7 +71,7 @@ impl Passed {
 }
 
 pub fn client_side(dialect: Dialect, wants_usage: bool) -> ClientSide<'static> {
-    ClientSide { dialect, alias: ALIAS, fallback_id: FALLBACK_ID, wants_usage, created_s: 1_790_000_000 }
+    ClientSide { dialect, alias: ALIAS, fallback_id: FALLBACK_ID, wants_usage, created_s: 1_790_000_000, ids: None }
 }
 
 /// Passes a stream that arrives in `pieces` and then closes in good order.

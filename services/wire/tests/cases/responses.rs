@@ -47,7 +47,10 @@ fn facts_of_a_full_request() {
         (facts.model.as_str(), facts.cap_tokens, facts.stream, facts.store),
         ("Team-Fast", Some(100), true, true)
     );
-    assert_eq!((facts.continues.as_deref(), facts.service_tier.as_deref()), (Some("resp_0"), Some("priority")));
+    assert_eq!(
+        (facts.continues.as_ref().map(|state| state.id.as_str()), facts.service_tier.as_deref()),
+        (Some("resp_0"), Some("priority"))
+    );
     assert_eq!(facts.end_user.as_deref(), Some("s-1"));
     assert_eq!((facts.size.images, facts.size.file_bytes), (1, 5));
     assert_eq!(facts.size.file_references, 2, "a file by its id, and the turns before");

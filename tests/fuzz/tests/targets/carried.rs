@@ -95,7 +95,8 @@ fn check_answer(input: &[u8], random: &mut Random) -> u64 {
         assert!(usage.input_tokens() >= 0 && usage.output_tokens() >= 0, "{usage:?}");
     }
     let facts = (answer.error(), answer.is_answer(), answer.finish(), answer.response_id(), answer.served_tier());
-    let side = ClientSide { dialect: client, alias: "alias", fallback_id: "id-1", wants_usage: true, created_s: 7 };
+    let side =
+        ClientSide { dialect: client, alias: "alias", fallback_id: "id-1", wants_usage: true, created_s: 7, ids: None };
     let given = answer.for_client(&side);
     if let Ok(given) = &given {
         let text = String::from_utf8_lossy(given);

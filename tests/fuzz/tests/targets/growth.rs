@@ -184,7 +184,8 @@ fn requests_are_carried_across_in_linear_time() {
 
 #[test]
 fn streams_are_translated_in_linear_time_whatever_the_pieces() {
-    let side = |dialect| ClientSide { dialect, alias: "alias", fallback_id: "id", wants_usage: true, created_s: 1 };
+    let side =
+        |dialect| ClientSide { dialect, alias: "alias", fallback_id: "id", wants_usage: true, created_s: 1, ids: None };
     let pass = |provider: Dialect, client: Dialect, piece_bytes: usize| {
         move |input: Bytes| {
             let provider = ProviderSide { dialect: provider, choices: 1, max_event_bytes: usize::MAX };
@@ -218,7 +219,8 @@ fn streams_are_translated_in_linear_time_whatever_the_pieces() {
 
 #[test]
 fn answers_are_carried_across_in_linear_time() {
-    let side = |dialect| ClientSide { dialect, alias: "alias", fallback_id: "id", wants_usage: true, created_s: 1 };
+    let side =
+        |dialect| ClientSide { dialect, alias: "alias", fallback_id: "id", wants_usage: true, created_s: 1, ids: None };
     let carry = |from: Dialect, to: Dialect| {
         move |body: Bytes| {
             let answer = ProviderAnswer::parse(from, body).unwrap();

@@ -42,7 +42,8 @@ fn check(input: &[u8], random: &mut Random) -> u64 {
     let max_event_bytes = if random.one_in(4) { 1 + random.below(input.len().max(1) * 2) } else { 1 << 20 };
     let wants_usage = random.one_in(2);
     let provider = ProviderSide { dialect: provider, choices: 1, max_event_bytes };
-    let client = ClientSide { dialect: client, alias: ALIAS, fallback_id: FALLBACK_ID, wants_usage, created_s: 7 };
+    let client =
+        ClientSide { dialect: client, alias: ALIAS, fallback_id: FALLBACK_ID, wants_usage, created_s: 7, ids: None };
     let whole = pass(&provider, &client, &[Bytes::copy_from_slice(input)]);
     let bytewise: Vec<Bytes> = input.chunks(1).map(Bytes::copy_from_slice).collect();
     for pieces in [bytewise, pieces(input, random), pieces(input, random)] {

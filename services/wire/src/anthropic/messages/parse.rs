@@ -7,7 +7,7 @@ use super::request::{Places, Purpose};
 use crate::anthropic::AnthropicVersion;
 use crate::json::{Cursor, Fault, Kind, Text, check_utf8};
 use crate::request::values::{Parsed, bounded, flag, integer, missing, model_name, owned_field, short_text, twice};
-use crate::request::{Limits, MAX_CAP_TOKENS, RequestFacts, ResponseFormat, Tool};
+use crate::request::{Continued, Limits, MAX_CAP_TOKENS, RequestFacts, ResponseFormat, Tool};
 use crate::request_error::{Refusal, RequestErrorCode};
 
 /// Reads the facts of a body and where its owned fields stand.
@@ -289,7 +289,8 @@ impl Parser<'_> {
     /// A container that an earlier answer made lives at one provider account only.
     fn container(&mut self, cursor: &mut Cursor<'_>, kind: Kind) -> Parsed<()> {
         if kind == Kind::String {
-            self.facts.continues = Some(bounded(&cursor.string()?, "container", self.limits)?);
+            let id = bounded(&cursor.string()?, "container", self.limits)?;
+            self.facts.continues = Some(Continued { field: "container", id });
             return Ok(());
         }
         cursor.skip()?;

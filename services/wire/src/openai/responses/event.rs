@@ -50,6 +50,7 @@ pub enum EventClass {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ResponseFacts {
     pub id: Option<Span>,
+    pub previous_response_id: Option<Span>,
     pub model: Option<Span>,
     pub service_tier: Option<Span>,
     pub usage: Option<Span>,
@@ -73,6 +74,9 @@ impl ResponseFacts {
         cursor.members(|cursor, key| {
             match (key.raw(), cursor.peek()?) {
                 (b"id", Kind::String) => facts.id = Some(cursor.string()?.span()),
+                (b"previous_response_id", Kind::String) => {
+                    facts.previous_response_id = Some(cursor.string()?.span());
+                }
                 (b"model", Kind::String) => facts.model = Some(cursor.string()?.span()),
                 (b"service_tier", Kind::String) => facts.service_tier = Some(cursor.string()?.span()),
                 (b"usage", Kind::Object) => facts.usage = Some(cursor.skip()?.span),

@@ -5,7 +5,7 @@ use weir_domain::registry::Capability;
 use super::request::Places;
 use crate::json::{Cursor, Fault, JsonError, Kind, Span, Text, check_utf8};
 use crate::request::values::{Parsed, bounded, flag, integer, missing, model_name, owned_field, short_text, twice};
-use crate::request::{Limits, MAX_CAP_TOKENS, RequestFacts, ResponseFormat, Tool};
+use crate::request::{Continued, Limits, MAX_CAP_TOKENS, RequestFacts, ResponseFormat, Tool};
 use crate::request_error::{Refusal, RequestErrorCode};
 
 /// Reads the facts of a body and where its owned fields stand.
@@ -134,7 +134,12 @@ impl Parser<'_> {
                     return Err(Refusal::invalid(name, message).at(at));
                 }
             }
-            Field::PreviousResponseId => self.facts.continues = short_text(cursor, name, self.limits)?,
+            Field::PreviousResponseId => {
+                let id = short_text(cursor, name, self.limits)?;
+                self.places.previous = id.is_some().then(|| Span::new(at, cursor.offset()));
+                self.facts.continues =
+                    id.map(|id| Continued { field: name, id }).or_else(|| self.facts.continues.take());
+            }
             Field::Conversation => self.conversation(cursor, kind)?,
             Field::Prompt => {
                 // A stored template, whose size nobody here can see.
@@ -219,12 +224,14 @@ impl Parser<'_> {
     fn conversation(&mut self, cursor: &mut Cursor<'_>, kind: Kind) -> Parsed<()> {
         if kind != Kind::Object {
             let id = short_text(cursor, "conversation", self.limits)?;
-            self.facts.continues = id.or_else(|| self.facts.continues.take());
+            let named = id.map(|id| Continued { field: "conversation", id });
+            self.facts.continues = named.or_else(|| self.facts.continues.take());
             return Ok(());
         }
         cursor.members(|cursor, key| {
             if key.is("id") && cursor.peek()? == Kind::String {
-                self.facts.continues = Some(bounded(&cursor.string()?, "conversation.id", self.limits)?);
+                let id = bounded(&cursor.string()?, "conversation.id", self.limits)?;
+                self.facts.continues = Some(Continued { field: "conversation", id });
                 return Ok(());
             }
             cursor.skip().map(|_| ()).map_err(Refusal::from)

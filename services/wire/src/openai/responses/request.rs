@@ -16,6 +16,8 @@ pub struct ResponsesRequest {
     body: Bytes,
     facts: RequestFacts,
     places: Places,
+    /// The provider's own name of the answer that this request goes on from.
+    previous: Option<String>,
 }
 
 /// Where things stand in the body.
@@ -25,6 +27,7 @@ pub(super) struct Places {
     pub(super) first: usize,
     pub(super) model: Option<Span>,
     pub(super) cap: Option<Span>,
+    pub(super) previous: Option<Span>,
     /// `metadata` and how many pairs it has; as many as there can be when it is no object.
     pub(super) metadata: Option<(Span, usize)>,
 }
@@ -39,7 +42,7 @@ impl ResponsesRequest {
     /// A [`RequestError`] that names the field, the place and the fix.
     pub fn parse(body: Bytes, limits: &Limits) -> Result<Self, RequestError> {
         match parse(&body, limits) {
-            Ok((facts, places)) => Ok(Self { body, facts, places }),
+            Ok((facts, places)) => Ok(Self { body, facts, places, previous: None }),
             Err(refusal) => Err(refusal.locate(&body)),
         }
     }
@@ -60,6 +63,11 @@ impl ResponsesRequest {
         self.body = Bytes::new();
     }
 
+    /// Names the answer to go on from as its provider does.
+    pub fn go_on_from(&mut self, id: String) {
+        self.previous = Some(id);
+    }
+
     /// The body for a target, as pieces that share the memory of the client's body: its model, the cap in force, and the
     /// correlation pair where there is room for it.
     #[must_use]
@@ -69,6 +77,9 @@ impl ResponsesRequest {
             && model != self.facts.model
         {
             splice.replace(span, quoted(model));
+        }
+        if let (Some(span), Some(id)) = (self.places.previous, &self.previous) {
+            splice.replace(span, quoted(id));
         }
         match (cap, self.places.cap) {
             (Some(cap), Some(span)) if self.facts.cap_tokens != Some(cap) => splice.replace(span, cap.to_string()),

@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::event::{ResponseFacts, ResponseStatus};
+use super::ids::{AnswerIds, edits};
 use super::usage::read_usage;
 use crate::json::{Cursor, JsonError, Span, quoted};
 use crate::openai::chat::answer::InBandError;
@@ -67,12 +68,12 @@ impl ResponseAnswer {
         self.text(self.facts.model)
     }
 
-    /// The client's form: `model` is its alias, everything else byte for byte.
+    /// The client's form: `model` is its alias, answers have the names of `ids`, everything else is byte for byte.
     #[must_use]
-    pub fn for_client(&self, alias: &str) -> Bytes {
+    pub fn for_client(&self, alias: &str, ids: Option<&dyn AnswerIds>) -> Bytes {
         let mut splice = Splice::new();
-        if let Some(span) = self.facts.model {
-            splice.replace(span, quoted(alias));
+        for (span, with) in edits(&self.facts, &quoted(alias), ids, &self.body) {
+            splice.replace(span, with);
         }
         splice.into_bytes(&self.body)
     }
