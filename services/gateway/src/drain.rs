@@ -221,8 +221,14 @@ impl Reading {
                 max_event_bytes: self.gateway.options.max_event.as_usize(),
             };
             // Nobody reads it: it is only observed.
-            let nobody =
-                ClientSide { dialect: self.spoken, alias: "", fallback_id: "", wants_usage: false, created_s: 0 };
+            let nobody = ClientSide {
+                dialect: self.spoken,
+                alias: "",
+                fallback_id: "",
+                wants_usage: false,
+                created_s: 0,
+                ids: None,
+            };
             if let Ok(stream) = Translator::new(&side, &nobody) {
                 self.stream(answer.body, Box::new(stream), seen).await;
             }
