@@ -322,7 +322,8 @@ impl Attempt<'_> {
                     Seen::Broken(fault) => return self.broken(&fault, &peek),
                 },
                 Err(interruption) => {
-                    let rest = Rest::Stream { upstream: peek.upstream, stream: Box::new(peek.stream) };
+                    let provider_id = correlated(self.spoken, &answer.headers);
+                    let rest = Rest::Stream { upstream: peek.upstream, stream: Box::new(peek.stream), provider_id };
                     return self.interrupted(&interruption, Some(rest));
                 }
             }

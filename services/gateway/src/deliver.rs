@@ -96,7 +96,7 @@ impl Execution<'_> {
     }
 
     /// Records the provider's own id, by which its reports name the call. Losing it loses a convenience, no money.
-    async fn correlate(&mut self, number: AttemptNumber, provider_id: String) {
+    pub(crate) async fn correlate(&mut self, number: AttemptNumber, provider_id: String) {
         if let Err(error) = self.record.command(Command::Correlate { number, provider_id }).await {
             tracing::warn!(reservation_id = %self.record.id(), %error, "provider id not recorded");
         }
@@ -188,7 +188,7 @@ impl Execution<'_> {
         };
         self.gateway.circuits.record(&deployment.id, permit, call, now_ms);
         let spoken = crate::dialects::spoken(self.prepared.arrival.dialect, deployment);
-        self.abandon(number, deployment, spoken, end.rest.take());
+        self.abandon(number, deployment, spoken, end.rest.take()).await;
         let verdict = self.stream_verdict(deployment, &end);
         if !matches!(verdict, AttemptVerdict::Executed(_)) {
             self.free_and_tighten(number, deployment, &end.facts).await;

@@ -35,7 +35,7 @@ pub(crate) type Calling = Pin<Box<dyn Future<Output = Result<Answer, CallError>>
 pub(crate) enum Rest {
     Calling(Calling),
     Whole(Gathering),
-    Stream { upstream: AnswerBody, stream: Box<Translator> },
+    Stream { upstream: AnswerBody, stream: Box<Translator>, provider_id: Option<String> },
 }
 
 /// A body on its way to being whole; reading it may be interrupted and taken up again.
@@ -103,14 +103,21 @@ struct Learnt {
 }
 
 impl Execution<'_> {
-    /// Does what the provider's policy says with an attempt that nobody waits for any more.
-    pub(crate) fn abandon(
+    /// Does what the provider's policy says with an attempt that nobody waits for any more. By the provider's id, if it
+    /// said one, a report is matched.
+    pub(crate) async fn abandon(
         &mut self,
         number: AttemptNumber,
         deployment: &Arc<Deployment>,
         spoken: Dialect,
         rest: Option<Rest>,
     ) {
+        if let Some(Rest::Stream { stream, provider_id, .. }) = &rest
+            && let Some(provider_id) = bounded(stream.response_id()).or_else(|| provider_id.clone())
+            && !self.record.is_correlated(number)
+        {
+            self.correlate(number, provider_id).await;
+        }
         let options = &self.gateway.options;
         let within = match deployment.provider.on_abandon {
             OnAbandon::Close => return,
@@ -204,7 +211,7 @@ impl Reading {
                 Err(CallError::MayHaveBeenSent(_) | CallError::Unreadable(_)) => {}
             },
             Rest::Whole(gathering) => self.whole(gathering, seen).await,
-            Rest::Stream { upstream, stream } => self.stream(upstream, stream, seen).await,
+            Rest::Stream { upstream, stream, provider_id: _ } => self.stream(upstream, stream, seen).await,
         }
     }
 

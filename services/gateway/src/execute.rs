@@ -143,13 +143,13 @@ impl Execution<'_> {
                 }
                 AttemptEnd::Failed(mut failure) => {
                     self.failed(&deployment, permit, &failure);
-                    self.abandon(marked.number, &deployment, spoken, failure.rest.take());
+                    self.abandon(marked.number, &deployment, spoken, failure.rest.take()).await;
                     if let Some(ended) = self.note_failure(&mut trail, &marked, &deployment, failure, deadline) {
                         return ended;
                     }
                 }
                 AttemptEnd::Abandoned(rest) => {
-                    self.abandon(marked.number, &deployment, spoken, rest);
+                    self.abandon(marked.number, &deployment, spoken, rest).await;
                     let now_ms = self.gateway.clock.now_ms();
                     self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
                     return Ended {

@@ -317,7 +317,9 @@ impl RelayBody {
         }
         let (facts, billed_at_error) = (stream.facts(), stream.billed_usage());
         let rest = match (&outcome, upstream) {
-            (RelayOutcome::ClientLeft, Some(upstream)) => Some(Rest::Stream { upstream, stream: Box::new(stream) }),
+            (RelayOutcome::ClientLeft, Some(upstream)) => {
+                Some(Rest::Stream { upstream, stream: Box::new(stream), provider_id: None })
+            }
             (RelayOutcome::ClientLeft, None) | (RelayOutcome::Complete | RelayOutcome::Broke(_), _) => None,
         };
         // The owner waits for it, unless the process is stopping.
