@@ -23,6 +23,8 @@ pub mod translator;
 
 pub mod translate;
 
+pub mod continuation;
+
 pub mod anthropic;
 pub mod openai;
 

@@ -282,7 +282,13 @@ pub(crate) fn push_event(out: &mut BytesMut, name: &[u8], pieces: &[&[u8]]) {
     out.reserve(name.len() + pieces.iter().map(|piece| piece.len()).sum::<usize>() + 24);
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(name);
-    out.extend_from_slice(b"\ndata: ");
+    out.extend_from_slice(b"\n");
+    push_data(out, pieces);
+}
+
+/// Appends an event without a name; a line end in its data becomes another data line.
+pub(crate) fn push_data(out: &mut BytesMut, pieces: &[&[u8]]) {
+    out.extend_from_slice(b"data: ");
     for piece in pieces {
         let mut rest = *piece;
         while let Some(at) = memchr(b'\n', rest) {
