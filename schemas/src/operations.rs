@@ -91,6 +91,34 @@ pub struct AdmissionDenied {
     pub at_ms: i64,
 }
 
+/// A step of a rebuild of counters that the quota store lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaRebuild {
+    #[serde(with = "uuid_text")]
+    pub rebuild_id: Uuid,
+    /// One of [`QuotaRebuild::BEGAN`], [`QuotaRebuild::HELD`], [`QuotaRebuild::OPENED`].
+    pub step: String,
+    /// Who says it: name, region and epoch as in its heartbeats.
+    pub process: String,
+    pub region: Region,
+    pub epoch: u64,
+    /// How many tenants' counters are rebuilt; 0 from a gateway.
+    pub tenants: u64,
+    /// When opened: gateways that did not answer in time, as `region/name-epoch`.
+    pub absent: Vec<String>,
+    #[serde(rename = "at", with = "millis")]
+    pub at_ms: i64,
+}
+
+impl QuotaRebuild {
+    /// Counters are closed, and every gateway is asked.
+    pub const BEGAN: &'static str = "began";
+    /// All that this gateway may spend is on the log.
+    pub const HELD: &'static str = "held";
+    /// The counters are in force again.
+    pub const OPENED: &'static str = "opened";
+}
+
 impl Record for Heartbeat {
     const NAME: &'static str = "Heartbeat";
     const SCHEMA_ID: u32 = 70605;
@@ -127,6 +155,15 @@ impl Record for AdmissionDenied {
     }
 }
 
+impl Record for QuotaRebuild {
+    const NAME: &'static str = "QuotaRebuild";
+    const SCHEMA_ID: u32 = 70606;
+
+    fn check(&self) -> Result<(), FieldError> {
+        Ok(())
+    }
+}
+
 /// Any record of the topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
@@ -134,6 +171,7 @@ pub enum Operation {
     OperatorAct(OperatorAct),
     ConsumerSkip(ConsumerSkip),
     AdmissionDenied(AdmissionDenied),
+    QuotaRebuild(QuotaRebuild),
 }
 
 impl Operation {
@@ -144,6 +182,7 @@ impl Operation {
             OperatorAct::NAME => OperatorAct::decode(frame).map(Self::OperatorAct),
             ConsumerSkip::NAME => ConsumerSkip::decode(frame).map(Self::ConsumerSkip),
             AdmissionDenied::NAME => AdmissionDenied::decode(frame).map(Self::AdmissionDenied),
+            QuotaRebuild::NAME => QuotaRebuild::decode(frame).map(Self::QuotaRebuild),
             found => Err(DecodeError::OtherRecord { expected: "record of operations", found }),
         }
     }

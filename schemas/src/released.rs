@@ -66,6 +66,7 @@ pub const RELEASED: &[Released] = &[
     released!(70602, "operations", "OperatorAct", 1),
     released!(70603, "operations", "ConsumerSkip", 1),
     released!(70604, "operations", "AdmissionDenied", 1),
+    released!(70606, "operations", "QuotaRebuild", 1),
     released!(70701, "revocations", "KeyRevoked", 1),
     released!(70801, "snapshots", "SnapshotPublished", 1),
 ];

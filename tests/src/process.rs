@@ -42,8 +42,22 @@ impl Process {
 
     /// SIGTERM.
     pub fn terminate(&self) {
-        let sent = Command::new("kill").args(["-TERM", &self.pid().to_string()]).status();
-        assert!(sent.is_ok_and(|status| status.success()), "SIGTERM was not sent");
+        self.signal("-TERM");
+    }
+
+    /// SIGSTOP: it does nothing more, and does not know it.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.pid().to_string()]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "SIG{name} was not sent");
     }
 
     /// Waits for its end.

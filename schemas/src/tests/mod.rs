@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::discrepancy::Discrepancy;
 use crate::frame::{self, DecodeError};
 use crate::ledger_entry::LedgerEntry;
-use crate::operations::{AdmissionDenied, ConsumerSkip, Heartbeat, Operation, OperatorAct};
+use crate::operations::{AdmissionDenied, ConsumerSkip, Heartbeat, Operation, OperatorAct, QuotaRebuild};
 use crate::record::Record;
 use crate::released::RELEASED;
 use crate::reservation_event::ReservationEvent;
@@ -49,6 +49,7 @@ fn reread(frame: &[u8]) -> Result<Reread, DecodeError> {
             Operation::OperatorAct(_) => flat::<OperatorAct>(frame),
             Operation::ConsumerSkip(_) => flat::<ConsumerSkip>(frame),
             Operation::AdmissionDenied(_) => flat::<AdmissionDenied>(frame),
+            Operation::QuotaRebuild(_) => flat::<QuotaRebuild>(frame),
         },
         "usage-reports" => flat::<UsageReport>(frame),
         "ledger" => flat::<LedgerEntry>(frame),
@@ -71,6 +72,7 @@ fn sample_frames() -> Vec<Vec<u8>> {
     frames.push(frame_of(&samples::operator_act()));
     frames.push(frame_of(&samples::consumer_skip()));
     frames.push(frame_of(&samples::admission_denied()));
+    frames.push(frame_of(&samples::quota_rebuild()));
     frames.push(frame_of(&samples::key_revoked()));
     frames.push(frame_of(&samples::snapshot()));
     frames

@@ -14,7 +14,7 @@ use weir_domain::usage::{Meter, Usage, UsageSource};
 
 use crate::discrepancy::Discrepancy;
 use crate::ledger_entry::LedgerEntry;
-use crate::operations::{AdmissionDenied, ConsumerSkip, Heartbeat, OperatorAct};
+use crate::operations::{AdmissionDenied, ConsumerSkip, Heartbeat, OperatorAct, QuotaRebuild};
 use crate::reservation_event::{Header, ReservationEvent};
 use crate::revocation::KeyRevoked;
 use crate::snapshot::SnapshotPublished;
@@ -238,6 +238,19 @@ pub(super) fn admission_denied() -> AdmissionDenied {
         limit: "usd per day of tenant ($100)".to_owned(),
         count: 250,
         gateway: "gw-1".to_owned(),
+        at_ms: ADMITTED_AT_MS,
+    }
+}
+
+pub(super) fn quota_rebuild() -> QuotaRebuild {
+    QuotaRebuild {
+        rebuild_id: Uuid::from_bytes([9; 16]),
+        step: QuotaRebuild::OPENED.to_owned(),
+        process: "reconciler-1".to_owned(),
+        region: Region::new("eu-west"),
+        epoch: 18,
+        tenants: 3,
+        absent: vec!["eu-west/gw-1-17".to_owned()],
         at_ms: ADMITTED_AT_MS,
     }
 }

@@ -17,6 +17,7 @@ use weir_domain::quota::Reply;
 use weir_domain::registry::Deployment;
 use weir_domain::reservation::{Closing, Command, Decision, Refusal as CommandRefusal, UsageRecord};
 use weir_domain::usage::UsageSource;
+use weir_quota::Asked;
 use weir_runtime::failpoint;
 use weir_streams::Append;
 use weir_wire::retry_after::RetryAfter;
@@ -185,7 +186,9 @@ impl Execution<'_> {
             provider_region: deployment.region.clone(),
             price: deployment.price.clone(),
         });
-        self.command(Command::StartAttempt { number, hold, target, previous: None }).await?;
+        let start = Command::StartAttempt { number, hold, target, previous: None };
+        let asked = self.gateway.trust.ask();
+        self.command(start.clone()).await?;
         failpoint::pass("mark.before_append").await;
         let append = self.record.append().ok_or(Unavailable::Internal)?;
         if append.written().await.is_err() {
@@ -193,7 +196,32 @@ impl Execution<'_> {
             return Err(Unavailable::Log.into());
         }
         failpoint::pass("mark.after_append").await;
+        if let Err(refusal) = self.still_stands(&start, asked).await {
+            trail.open = Some((number, Closing::NotExecuted));
+            return Err(refusal);
+        }
         Ok(Marked { number, append })
+    }
+
+    /// Asks the store again where its word is too old to call a provider on: it may have lost everything meanwhile, and
+    /// been rebuilt without what was on its way to the log (I2, I15). `weir_quota::Trust` has the reasoning.
+    async fn still_stands(&self, start: &Command, mut asked: Asked) -> Result<(), Refusal> {
+        let mut tries = 0;
+        while !self.gateway.trust.holds(asked) {
+            tries += 1;
+            if tries > MOST_DOUBTS {
+                return Err(Unavailable::Quota.into());
+            }
+            asked = self.gateway.trust.ask();
+            let reply = self.record.ask(start).await.map_err(|_| Unavailable::Quota)?;
+            match reply.decision {
+                Decision::Change(_) | Decision::NoChange(_) => {}
+                Decision::Refused(_) | Decision::Denied(_) | Decision::Conflict(_) => {
+                    return Err(Unavailable::Quota.into());
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn command(&mut self, command: Command) -> Result<(), Refusal> {
@@ -321,6 +349,10 @@ fn accepted(reply: Reply) -> Result<(), Refusal> {
         Decision::Refused(_) | Decision::Conflict(_) => Err(Unavailable::Internal.into()),
     }
 }
+
+/// How often the store is asked again before one call: rebuilds are seconds apart, and a store that takes seconds to
+/// answer is none to rely on.
+const MOST_DOUBTS: u32 = 3;
 
 /// The status in logs of a request whose client left before an answer.
 const CLIENT_LEFT: u16 = 499;

@@ -101,7 +101,8 @@ impl Record {
         Ok(reply)
     }
 
-    async fn ask(&self, command: &Command) -> Result<Reply, QuotaError> {
+    /// Runs one command on the store; what it changes there is not news here.
+    pub(crate) async fn ask(&self, command: &Command) -> Result<Reply, QuotaError> {
         let mut tries = 1;
         loop {
             match self.gateway.quota.execute(&self.identity.tenant, self.identity.id, command).await {

@@ -19,7 +19,7 @@ use weir_domain::ids::Region;
 use weir_domain::policy::Snapshot;
 use weir_domain::retry::RetryBudgetPolicy;
 use weir_providers::Upstream;
-use weir_quota::QuotaStore;
+use weir_quota::{QuotaStore, Trust};
 use weir_runtime::clock::SharedClock;
 use weir_runtime::entropy::SharedEntropy;
 use weir_runtime::health::{ALIVE_JSON, Health};
@@ -61,6 +61,8 @@ pub struct GatewayParts {
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     pub pepper: Pepper,
     pub quota: Arc<dyn QuotaStore>,
+    /// Doubted by whoever hears that the quota store's data are rebuilt.
+    pub trust: Arc<Trust>,
     pub log: Arc<dyn EventLog>,
     pub upstream: Upstream,
 }
@@ -78,6 +80,7 @@ pub(crate) struct Inner {
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     pub pepper: Pepper,
     pub quota: Arc<dyn QuotaStore>,
+    pub trust: Arc<Trust>,
     pub log: Arc<dyn EventLog>,
     pub upstream: Upstream,
     pub credentials: Credentials,
@@ -122,6 +125,7 @@ impl Gateway {
             snapshot: parts.snapshot,
             pepper: parts.pepper,
             quota: parts.quota,
+            trust: parts.trust,
             log: parts.log,
             upstream: parts.upstream,
             credentials: Credentials::default(),

@@ -14,6 +14,8 @@ mod contract;
 mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod trust;
 
 pub use contract::{QuotaError, QuotaStore, TenantReading};
 pub use memory::MemoryQuota;
+pub use trust::{Asked, GOOD_FOR, Trust};

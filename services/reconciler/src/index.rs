@@ -103,7 +103,7 @@ impl RecentCorrelations {
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), ReadError> {
         let from = (Topic::Reservations, partition);
-        tail::follow(&*log, from, LOOK_BACK_RECORDS, stop, |records| self.learn(records)).await
+        tail::follow(&*log, from, LOOK_BACK_RECORDS, stop, |records, _| self.learn(records)).await
     }
 
     /// Takes in what `records` of the reservations' topic correlate. What cannot be read is the builder's to report.

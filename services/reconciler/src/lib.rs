@@ -8,7 +8,8 @@
 //! into data. [`corrector`] is the way from the ledger to the counters, [`reports`] the one from providers to the log.
 //!
 //! **Promises kept here**: I8 (the log first, in every path), I9 (unknown stays held until somebody who knows has
-//! spoken), I11 (every reservation ends or is escalated), I12 (counters follow the ledger).
+//! spoken), I11 (every reservation ends or is escalated), I12 (counters follow the ledger), I15 (lost counters come back
+//! only with everything that gateways hold: [`rebuild`]).
 
 pub mod moves;
 pub mod sweep;
@@ -22,6 +23,7 @@ pub mod index;
 pub mod reports;
 
 pub mod presence;
+pub mod rebuild;
 mod tail;
 
 pub mod compare;

@@ -21,6 +21,9 @@ pub struct ReconcilerOptions {
     pub lease: HumanDuration,
     /// How long a round waits for the ledger's builder before it takes the projection for lagging.
     pub projection_patience: HumanDuration,
+    /// How long a rebuild of lost counters waits for a gateway that does not answer, while the log does. What waits in the
+    /// spool of one that is absent is then missing from the counters until it is forwarded; nothing is admitted meanwhile.
+    pub rebuild_patience: HumanDuration,
     /// The longest pause after a store or the log refused.
     pub longest_pause: HumanDuration,
     /// Reservations that one round acts on: bounds what a round appends, and how long it takes.
@@ -41,6 +44,7 @@ impl Default for ReconcilerOptions {
             parked_reports: HumanDuration::from_secs(24 * 60 * 60),
             lease: HumanDuration::from_secs(60),
             projection_patience: HumanDuration::from_secs(2),
+            rebuild_patience: HumanDuration::from_secs(30),
             longest_pause: HumanDuration::from_secs(30),
             reservations_per_round: 512,
             pending_listed: 20_000,

@@ -33,7 +33,7 @@ use weir_gateway::Pepper;
 use weir_ledger::contract::LedgerError;
 use weir_ledger::start::{StartError as FoldError, Started};
 use weir_providers::Upstream;
-use weir_quota::{MemoryQuota, QuotaStore};
+use weir_quota::{MemoryQuota, QuotaStore, Trust};
 use weir_runtime::clock::{SharedClock, SystemClock};
 use weir_runtime::entropy::{OsEntropy, SharedEntropy};
 use weir_runtime::health::Health;
@@ -51,7 +51,7 @@ use crate::process::{FINISH, Identity, OPERATORS_FINISH, Owners, Running};
 
 use consumers::{Consumers, Derived};
 use edges::Edges;
-use operators::Desk;
+use operators::{Desk, Embedded};
 use prices::PriceBooks;
 use storage::Storage;
 
@@ -226,12 +226,13 @@ impl Weir {
         let consumers =
             Consumers::start(&running, &storage, &derived, folded.at_builder).map_err(StartError::Thread)?;
         upkeep::start(&running, &storage, &quota, &control, &consumers).await;
-        let gateway = admission::gateway(&running, &quota, pepper, upstream);
+        let trust = Arc::new(Trust::default());
+        let gateway = admission::gateway(&running, &quota, &trust, pepper, upstream);
         let desk = Desk {
             control: &control,
             derived: &derived,
             events: storage.events(&data),
-            rebuild: memory,
+            rebuild: Arc::new(Embedded::new(&running, &derived, memory, trust)),
             topic_prefix: DEFAULT_PREFIX,
         };
         edges.serve(gateway, &running, desk);

@@ -221,6 +221,18 @@ impl Lane {
         self.state.lock().closed = Some(closed);
     }
 
+    /// What the brokers have not confirmed: batches on their way without the spool, and the end of the spool.
+    pub fn outstanding(&self) -> (Vec<Arc<Ticket>>, u64) {
+        let mut state = self.state.lock();
+        state.forget_confirmed();
+        (state.direct.iter().map(|direct| Arc::clone(&direct.ticket)).collect(), state.end)
+    }
+
+    /// Offset of the spool below which everything is confirmed.
+    pub fn forwarded(&self) -> u64 {
+        self.state.lock().forwarded
+    }
+
     /// Everything is confirmed by the brokers.
     pub fn is_clear(&self) -> bool {
         let mut state = self.state.lock();

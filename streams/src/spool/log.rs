@@ -143,6 +143,20 @@ impl SpooledLog {
         }
     }
 
+    /// Returns once the brokers have confirmed everything of `topic` that was appended before the call, by an earlier
+    /// process on this folder too. What is appended meanwhile does not hold it up.
+    pub async fn confirmed(&self, topic: Topic) {
+        let lane = self.lane(topic);
+        let (direct, end) = lane.outstanding();
+        for ticket in direct {
+            // Whoever appended a batch that failed was told so.
+            drop(ticket.delivered().await);
+        }
+        while lane.forwarded() < end {
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
     fn lane(&self, topic: Topic) -> &Lane {
         &self.lanes[topic.index()]
     }

@@ -92,6 +92,18 @@ impl Servers {
         port
     }
 
+    /// Does something to the broker, as `kafka.sh` names it: `kill`, `restart`, `pause`, `resume`. Blocks.
+    pub fn broker(&self, act: &str) {
+        run(Command::new(script("kafka.sh")).arg(self.folder.join("kafka")).args([act, "1"]));
+    }
+
+    /// Everything that Redis has is gone, of every installation on it.
+    pub fn flush_redis(&self) {
+        for port in self.redis_port..self.redis_port + MASTERS {
+            run(Command::new("redis-cli").args(["-p", &port.to_string(), "FLUSHALL"]));
+        }
+    }
+
     /// The stores' sections of `weir.toml`, for an installation called `name`.
     #[must_use]
     pub fn sections(&self, name: &str) -> String {

@@ -35,7 +35,7 @@ use weir_domain::registry::{
 use weir_domain::reservation::{Event, Reservation};
 use weir_gateway::{Gateway, GatewayOptions, GatewayParts, Pepper};
 use weir_providers::{Upstream, UpstreamOptions};
-use weir_quota::{MemoryQuota, QuotaStore};
+use weir_quota::{MemoryQuota, QuotaStore, Trust};
 use weir_runtime::clock::{SharedClock, SystemClock};
 use weir_runtime::entropy::OsEntropy;
 use weir_runtime::health::Health;
@@ -102,6 +102,7 @@ pub struct House {
     pub stubs: Vec<Stub>,
     pub gateway: SocketAddr,
     pub quota: Arc<MemoryQuota>,
+    pub trust: Arc<Trust>,
     pub log: Arc<SegmentLog>,
     pub tasks: Tasks,
     pub health: Health,
@@ -277,6 +278,7 @@ impl House {
             stubs,
             gateway: SocketAddr::from(([127, 0, 0, 1], 0)),
             quota,
+            trust: Arc::default(),
             log,
             tasks: Tasks::new(),
             health: Health::new(),
@@ -295,6 +297,11 @@ impl House {
 
     /// Starts another gateway on the same stores, and returns its address.
     pub fn replica(&self, owner: &str) -> SocketAddr {
+        self.replica_on(owner, Arc::clone(&self.log) as Arc<dyn EventLog>)
+    }
+
+    /// The same, with another way to the log.
+    pub fn replica_on(&self, owner: &str, log: Arc<dyn EventLog>) -> SocketAddr {
         let gateway = Gateway::new(GatewayParts {
             options: self.options.clone(),
             owner: Arc::from(owner),
@@ -306,7 +313,8 @@ impl House {
             snapshot: Arc::clone(&self.snapshot),
             pepper: self.pepper.clone(),
             quota: Arc::clone(&self.quota) as Arc<dyn QuotaStore>,
-            log: Arc::clone(&self.log) as Arc<dyn EventLog>,
+            trust: Arc::clone(&self.trust),
+            log,
             upstream: self.upstream.clone(),
         });
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();

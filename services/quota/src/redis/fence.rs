@@ -4,6 +4,9 @@
 //! or new node has no generation; a promoted replica, a restarted node and a node that was promoted back all have another
 //! replication id. Every script looks at both before anything else, so nobody has to notice a failover in time. What
 //! follows is a rebuild from the log, tenant by tenant, or, where it is known that nothing was lost, a validation.
+//!
+//! A rebuild closes the book before anybody looks at the log, so that all that was admitted by the old one lies before
+//! what is folded; between its two halves whoever rebuilds makes sure that it is also on the log.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +19,7 @@ use weir_domain::quota::{Book, Entry, ScopeCounters};
 use crate::contract::QuotaError;
 
 use super::RedisQuota;
-use super::keys::{Keys, directory, scope_code, unit_code, wanted, window_code};
+use super::keys::{Keys, directory, scope_code, turn, unit_code, wanted, window_code};
 use super::link::{Answer, Call, Found, Script, malformed};
 use super::record;
 
@@ -37,11 +40,26 @@ pub enum TenantState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebuilt {
     pub generation: String,
-    /// The store's clock when it began, ms: open leases end `lease_ms` later.
-    pub began_at_ms: i64,
+    /// The store's clock from which open leases were counted anew, ms.
+    pub leases_from_ms: i64,
     pub reservations: usize,
     pub counters: usize,
     pub took: Duration,
+}
+
+/// Which books a rebuild leaves alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unless {
+    /// Those that may be used.
+    InForce,
+    Never,
+}
+
+/// A rebuild under way: the tenant's book is closed and gone.
+#[derive(Debug)]
+pub struct Begun {
+    token: String,
+    answer: Answer,
 }
 
 /// What a node says of itself.
@@ -114,32 +132,75 @@ impl RedisQuota {
         }
     }
 
-    /// Puts `book` in the place of whatever the store has of the tenant, and opens it. Open leases get `lease_ms` from
-    /// now, because nobody could renew; revocations that only the store knew stay. Until it returns, every command is
-    /// refused; two rebuilds at a time end with one of them.
-    pub async fn rebuild(&self, tenant: &TenantId, book: &Book, lease_ms: i64) -> Result<Rebuilt, QuotaError> {
-        let started = Instant::now();
+    /// Whether it is this process's turn to rebuild, for `life` from now on. Asked again in time, it stays so.
+    pub async fn is_my_turn(&self, life: Duration) -> Result<bool, QuotaError> {
+        let mut call = Call::with_key(turn(&self.prefix).into_bytes());
+        call.text(&self.process).number(life.as_millis());
+        Ok(*self.link.run(Script::Turn, &call).await?.rest(0) == Found::Number(1))
+    }
+
+    /// Says that a tenant's book has to be built, as if somebody had asked for it in vain.
+    pub async fn want_book(&self, tenant: &TenantId) -> Result<(), QuotaError> {
+        self.link.ask(redis::cmd("SADD").arg(wanted(&self.prefix)).arg(tenant.as_str())).await.map(|_| ())
+    }
+
+    /// Takes the tenant's book out of use and away. From now on every command is refused, until [`finish_rebuild`] puts
+    /// another in its place; a later begin takes over. With [`Unless::InForce`] a book that may be used is left alone, and
+    /// `None` is returned.
+    ///
+    /// [`finish_rebuild`]: Self::finish_rebuild
+    pub async fn begin_rebuild(&self, tenant: &TenantId, unless: Unless) -> Result<Option<Begun>, QuotaError> {
         let keys = self.keys(tenant);
         let token = self.operation();
         let mut call = Call::with_key(keys.book());
-        call.key(keys.due()).key(keys.pending()).text(&token);
-        let begun = self.link.run(Script::RebuildBegin, &call).await?;
-        let mut book = book.clone();
-        book.grace(begun.now_ms, lease_ms);
+        call.key(keys.due()).key(keys.pending()).text(&token).text(match unless {
+            Unless::InForce => "lost",
+            Unless::Never => "any",
+        });
+        let answer = self.link.run(Script::RebuildBegin, &call).await?;
+        if answer.word == "open" {
+            self.in_use(tenant).await?;
+            return Ok(None);
+        }
+        Ok(Some(Begun { token, answer }))
+    }
 
-        let mut filling = Filling { store: self, tenant, keys: &keys, token: &token, chunk: Chunk::default() };
-        let generation = begun.rest(0).text();
-        filling.clear(&begun).await?;
-        let reservations = filling.records(&book, &generation, begun.now_ms).await?;
+    /// Puts `book` in the place of what was taken away, and opens it. Open leases get `lease_ms` from now, because nobody
+    /// could renew; revocations that only the store knew stay.
+    pub async fn finish_rebuild(
+        &self,
+        tenant: &TenantId,
+        begun: &Begun,
+        book: &Book,
+        lease_ms: i64,
+    ) -> Result<Rebuilt, QuotaError> {
+        let started = Instant::now();
+        let keys = self.keys(tenant);
+        let Begun { token, answer } = begun;
+        let now_ms = self.status(tenant).await?.now_ms;
+        let mut book = book.clone();
+        book.grace(now_ms, lease_ms);
+
+        let mut filling = Filling { store: self, tenant, keys: &keys, token, chunk: Chunk::default() };
+        let generation = answer.rest(0).text();
+        filling.clear(answer).await?;
+        let reservations = filling.records(&book, &generation, now_ms).await?;
         let counters = filling.counters(&book).await?;
-        filling.small_things(&book, &begun).await?;
+        filling.small_things(&book, answer).await?;
         filling.flush().await?;
 
         self.in_use(tenant).await?;
         let mut call = Call::with_key(keys.book());
-        call.text(&token).text(&generation);
+        call.text(token).text(&generation);
         self.link.run(Script::RebuildOpen, &call).await?;
-        Ok(Rebuilt { generation, began_at_ms: begun.now_ms, reservations, counters, took: started.elapsed() })
+        Ok(Rebuilt { generation, leases_from_ms: now_ms, reservations, counters, took: started.elapsed() })
+    }
+
+    /// Both at once, for whoever has the whole book already: nobody else uses the store.
+    pub async fn rebuild(&self, tenant: &TenantId, book: &Book, lease_ms: i64) -> Result<Rebuilt, QuotaError> {
+        let begun = self.begin_rebuild(tenant, Unless::Never).await?;
+        let begun = begun.ok_or_else(|| malformed("a rebuild that began"))?;
+        self.finish_rebuild(tenant, &begun, book, lease_ms).await
     }
 
     async fn in_use(&self, tenant: &TenantId) -> Result<(), QuotaError> {

@@ -80,6 +80,11 @@ pub(super) fn wanted(prefix: &str) -> String {
     format!("{prefix}:wanted")
 }
 
+/// Whose turn it is to rebuild.
+pub(super) fn turn(prefix: &str) -> String {
+    format!("{prefix}:rebuilder")
+}
+
 /// A scope as the tail of a key or field; lengths instead of separators, because names may contain anything.
 pub(super) fn scope_code(scope: &Scope) -> String {
     let (plain, on_model, name) = match &scope.subject {

@@ -44,10 +44,11 @@ pub(super) enum Script {
     RebuildBegin,
     RebuildPut,
     RebuildOpen,
+    Turn,
 }
 
 impl Script {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Apply,
         Self::Read,
         Self::List,
@@ -58,6 +59,7 @@ impl Script {
         Self::RebuildBegin,
         Self::RebuildPut,
         Self::RebuildOpen,
+        Self::Turn,
     ];
 
     const fn text(self) -> &'static str {
@@ -72,6 +74,7 @@ impl Script {
             Self::RebuildBegin => script!("rebuild_begin", ""),
             Self::RebuildPut => script!("rebuild_put", ""),
             Self::RebuildOpen => script!("rebuild_open", ""),
+            Self::Turn => script!("turn", ""),
         }
     }
 }

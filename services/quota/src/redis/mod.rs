@@ -21,7 +21,7 @@ mod record;
 mod serve;
 mod step;
 
-pub use fence::{NodeReport, Rebuilt, TenantState};
+pub use fence::{Begun, NodeReport, Rebuilt, TenantState, Unless};
 pub use options::{RedisOptions, RedisOptionsError};
 
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use weir_domain::reservation::{Command, Decision};
 use weir_domain::testing::{LEASE_MS, amounts, id, runs, start};
 use weir_quota::conformance::{Model, model};
-use weir_quota::redis::{RedisOptions, TenantState};
+use weir_quota::redis::{RedisOptions, TenantState, Unless};
 use weir_quota::{QuotaError, QuotaStore as _};
 use weir_runtime::units::HumanDuration;
 
@@ -113,7 +113,7 @@ async fn i15_a_flushed_store_refuses_until_it_is_rebuilt_and_is_exact_afterwards
                 assert!(quota.wanted().await.unwrap().contains(&tenant));
             }
             let rebuilt = quota.rebuild(&tenant, book, LEASE_MS).await.unwrap();
-            book.grace(rebuilt.began_at_ms, LEASE_MS);
+            book.grace(rebuilt.leases_from_ms, LEASE_MS);
             assert!(!quota.wanted().await.unwrap().contains(&tenant));
         })
         .await
@@ -193,4 +193,35 @@ async fn a_server_that_cannot_keep_the_promises_is_named() {
     let lacks = with_replicas.check().await.unwrap().remove(0).lacks;
     assert_eq!(lacks.len(), 2, "{lacks:?}");
     assert!(lacks[0].contains("noeviction") && lacks[1].contains("min-replicas-to-write"), "{lacks:?}");
+}
+
+/// The book is closed before anybody looks at the log. Who closes it last opens it, and one that may be used is left alone.
+#[tokio::test]
+async fn i15_a_book_that_is_closed_is_opened_by_whoever_closed_it_last() {
+    let Some(servers) = Servers::start("single", &[]) else { return };
+    let (one, other) = (servers.quota(), servers.quota());
+    let tenant = open(&one, "closed-twice").await;
+    assert!(one.begin_rebuild(&tenant, Unless::InForce).await.unwrap().is_none(), "it is in force");
+    let first = one.begin_rebuild(&tenant, Unless::Never).await.unwrap().unwrap();
+    assert_eq!(one.tenant_state(&tenant).await.unwrap(), TenantState::Rebuilding);
+    assert!(is_not_validated(&one.read(&tenant).await));
+    let second = other.begin_rebuild(&tenant, Unless::InForce).await.unwrap().unwrap();
+    assert!(is_not_validated(&one.finish_rebuild(&tenant, &first, &empty(), LEASE_MS).await));
+    other.finish_rebuild(&tenant, &second, &empty(), LEASE_MS).await.unwrap();
+    assert!(one.read(&tenant).await.is_ok());
+    assert!(is_not_validated(&one.finish_rebuild(&tenant, &first, &empty(), LEASE_MS).await), "it is over");
+}
+
+#[tokio::test]
+async fn one_process_rebuilds_at_a_time() {
+    let Some(servers) = Servers::start("single", &[]) else { return };
+    let (one, other) = (servers.quota(), servers.quota());
+    let life = Duration::from_millis(300);
+    assert!(one.is_my_turn(life).await.unwrap());
+    assert!(!other.is_my_turn(life).await.unwrap());
+    assert!(one.is_my_turn(life).await.unwrap(), "it is kept");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    while !other.is_my_turn(life).await.unwrap() {
+        assert!(tokio::time::Instant::now() < deadline, "a turn that nobody keeps ends");
+    }
 }

@@ -12,7 +12,8 @@ pub(super) type Mistake = (&'static str, String, String);
 
 /// The first mistake, if there is one.
 pub(super) fn check(config: &Config) -> Result<(), Mistake> {
-    let rules = [threads, admin_address, certificate, region, renewal, drain, same_lease, segments, nothing_is_zero];
+    let rules =
+        [threads, admin_address, certificate, region, renewal, drain, same_lease, patience, segments, nothing_is_zero];
     rules.iter().try_for_each(|rule| rule(config))
 }
 
@@ -90,6 +91,17 @@ fn same_lease(config: &Config) -> Result<(), Mistake> {
     }
     let problem = format!("the reconciler takes leases of {reconciler} for granted, the gateway gives {gateway}");
     fail("reconciler.lease", problem, "write the same duration in both sections")
+}
+
+/// A gateway that does not answer may act on what it heard for two seconds, and its log may be busy.
+fn patience(config: &Config) -> Result<(), Mistake> {
+    const SHORTEST: HumanDuration = HumanDuration::from_secs(5);
+    let patience = config.reconciler.rebuild_patience;
+    if patience.as_ms() >= SHORTEST.as_ms() {
+        return Ok(());
+    }
+    let problem = format!("within {patience} a gateway that is merely busy is taken for absent");
+    fail("reconciler.rebuild_patience", problem, "write 5s or more")
 }
 
 fn segments(config: &Config) -> Result<(), Mistake> {

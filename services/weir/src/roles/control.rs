@@ -3,33 +3,30 @@
 //! The control store is a file in the data folder, held by a lock: one control plane a folder. Gateways do not need it
 //! to run.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use tokio::net::TcpListener;
 
 use weir_control::SnapshotSource as _;
-use weir_domain::ids::TenantId;
-use weir_domain::quota::Book;
+use weir_quota::QuotaStore;
 use weir_quota::redis::RedisQuota;
-use weir_quota::{QuotaError, QuotaStore};
 use weir_streams::EventLog;
 
 use crate::events::EventSource;
-use crate::up::consumers::Derived;
+use crate::up::consumers::{self, Derived};
 use crate::up::heart;
-use crate::up::operators::{Desk, Fence, serve_admin};
+use crate::up::operators::{Desk, serve_admin};
 use crate::up::policy::{self, CatalogSource};
 use crate::up::prices::PriceBooks;
 use crate::up::upkeep::{follow_snapshots, publish};
 
 use super::RoleError;
 use super::ground::{Door, Ground, Stop};
+use super::rebuilder::Rebuilder;
 use super::watch::Watch;
 
 /// How often gateways hear that the control plane lives: well below what an operator may set as the oldest policy.
@@ -64,11 +61,12 @@ pub(super) async fn run(
     };
     Watch::default().log(&running).quota(&running, Arc::clone(&derived.quota)).start(&running).await;
     ground.health.ready(crate::up::upkeep::conditions::LEDGER);
+    let rebuilder = Rebuilder::new(&running, &derived, &quota, &consumers::presence(&running));
     let desk = Desk {
         control: &control,
         derived: &derived,
         events: EventSource::Log(Arc::clone(&log)),
-        rebuild: quota,
+        rebuild: Arc::new(rebuilder),
         topic_prefix: &ground.stores.kafka.prefix,
     };
     serve_admin(door.hand_over().await?, &running, desk);
@@ -87,22 +85,4 @@ fn lock(ground: &Ground) -> Result<File, RoleError> {
     let folder = ground.data.path().to_owned();
     file.try_lock().map_err(|_| RoleError::SecondControl { folder })?;
     Ok(file)
-}
-
-/// Every tenant that the fold knows is closed and opened with its book; the others have none to lose.
-#[async_trait]
-impl Fence for RedisQuota {
-    fn name(&self) -> &'static str {
-        "redis"
-    }
-
-    /// Each book is closed by its own rebuild.
-    async fn close(&self) {}
-
-    async fn open(&self, books: HashMap<TenantId, Book>, lease_ms: i64) -> Result<(), QuotaError> {
-        for (tenant, book) in &books {
-            self.rebuild(tenant, book, lease_ms).await?;
-        }
-        Ok(())
-    }
 }

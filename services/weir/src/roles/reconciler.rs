@@ -38,7 +38,8 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
     };
     heart::start(&running);
     let tasks = &ground.owners.beside;
-    let rebuilder = Rebuilder::new(&running, &derived, &quota);
+    let presence = consumers::presence(&running);
+    let rebuilder = Rebuilder::new(&running, &derived, &quota, &presence);
     drop(tasks.spawn("rebuilder", rebuilder.run(tasks.clone())));
 
     let counted = ReconcilerMetrics::declare(&ground.metrics);
@@ -50,7 +51,8 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
         join(ground, &running, corrector::CONSUMER, Topic::Ledger, of(Arc::new(correcting) as _))?,
     ];
     drop(tasks.spawn("parked reports", matching.run(tasks.clone())));
-    drop(tasks.spawn("sweep", Arc::new(consumers::sweep(&running, &derived, counted)).run(tasks.clone())));
+    let sweep = consumers::sweep(&running, &derived, counted).minding(presence);
+    drop(tasks.spawn("sweep", Arc::new(sweep).run(tasks.clone())));
     Watch::default()
         .log(&running)
         .quota(&running, Arc::clone(&derived.quota))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use weir_gateway::{Gateway, GatewayParts, Pepper};
 use weir_providers::Upstream;
-use weir_quota::QuotaStore;
+use weir_quota::{QuotaStore, Trust};
 
 use super::consumers::journal;
 use crate::process::Running;
@@ -13,6 +13,7 @@ use crate::process::Running;
 pub(crate) fn gateway(
     running: &Running<'_>,
     quota: &Arc<dyn QuotaStore>,
+    trust: &Arc<Trust>,
     pepper: Pepper,
     upstream: Upstream,
 ) -> Gateway {
@@ -27,6 +28,7 @@ pub(crate) fn gateway(
         snapshot: Arc::clone(running.snapshot),
         pepper,
         quota: Arc::clone(quota),
+        trust: Arc::clone(trust),
         log: Arc::clone(running.log),
         upstream,
     });

@@ -86,7 +86,8 @@ impl Consumers {
         let follow = |(name, topic, effect)| Follower::start(name, topic, effect, running.log, &derived.ledger, tasks);
         let followers = effects.into_iter().map(follow).collect();
         drop(periodic.spawn("parked reports", reports.run(periodic.clone())));
-        drop(periodic.spawn("sweep", Arc::new(sweep(running, derived, counted)).run(periodic.clone())));
+        let sweep = sweep(running, derived, counted).minding(presence(running));
+        drop(periodic.spawn("sweep", Arc::new(sweep).run(periodic.clone())));
         drop(on_it);
         Ok(Self { followers, builder, log, periodic, _thread: thread })
     }
@@ -169,7 +170,7 @@ fn correlations(running: &Running<'_>, folded: &Folded) -> Arc<RecentCorrelation
 }
 
 /// Who lives, followed from the log.
-fn presence(running: &Running<'_>) -> Arc<Presence> {
+pub(crate) fn presence(running: &Running<'_>) -> Arc<Presence> {
     let (presence, tasks) = (Arc::new(Presence::default()), &running.owners.beside);
     for partition in 0..running.log.partitions(Topic::Operations) {
         let (following, log, stopping) = (Arc::clone(&presence), Arc::clone(running.log), tasks.stopping());
@@ -186,8 +187,7 @@ fn presence(running: &Running<'_>) -> Arc<Presence> {
 pub(crate) fn sweep(running: &Running<'_>, derived: &Derived, counted: ReconcilerMetrics) -> Sweep {
     let policies = Arc::new(SnapshotPolicies(Arc::clone(running.snapshot)));
     let (options, quota) = (running.config.reconciler.clone(), Arc::clone(&derived.quota));
-    let sweep = Sweep::new(quota, projection(running, derived), journal(running), policies, counted, options);
-    sweep.minding(presence(running))
+    Sweep::new(quota, projection(running, derived), journal(running), policies, counted, options)
 }
 
 /// What a tenant wants after the ceiling, as the catalog says now.

@@ -9,8 +9,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 
 use weir_domain::policy::Snapshot;
-use weir_reconciler::Journal;
 use weir_reconciler::presence::BEAT_EVERY;
+use weir_reconciler::{Journal, JournalError};
 use weir_runtime::tasks::Tasks;
 use weir_schemas::operations::Heartbeat;
 use weir_streams::Topic;
@@ -20,14 +20,14 @@ use crate::process::{Identity, Running, Spool};
 
 /// Beats until the tasks stop.
 pub(crate) fn start(running: &Running<'_>) {
-    let heart = Heart {
-        identity: running.identity.clone(),
-        journal: journal(running),
-        snapshot: Arc::clone(running.snapshot),
-        spool: running.spool.cloned(),
-        started_at_ms: running.clock.now_ms(),
-    };
+    let heart = Heart::of(running);
     drop(running.owners.beside.spawn("heartbeat", heart.beat_on(running.owners.beside.clone())));
+}
+
+/// Beats once, and returns when that is durable.
+#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+pub(crate) async fn beat(running: &Running<'_>) -> Result<(), JournalError> {
+    Heart::of(running).told(false).await
 }
 
 struct Heart {
@@ -39,6 +39,16 @@ struct Heart {
 }
 
 impl Heart {
+    fn of(running: &Running<'_>) -> Self {
+        Self {
+            identity: running.identity.clone(),
+            journal: journal(running),
+            snapshot: Arc::clone(running.snapshot),
+            spool: running.spool.cloned(),
+            started_at_ms: running.clock.now_ms(),
+        }
+    }
+
     async fn beat_on(self, tasks: Tasks) {
         let stopping = tasks.stopping();
         tokio::pin!(stopping);
@@ -57,6 +67,12 @@ impl Heart {
     }
 
     async fn beat(&self, leaves: bool) {
+        if let Err(error) = self.told(leaves).await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "heartbeat not written");
+        }
+    }
+
+    async fn told(&self, leaves: bool) -> Result<(), JournalError> {
         let (spool_head, spool_forwarded) = self.spool.as_ref().map_or((0, 0), |spool| spool.positions());
         let heartbeat = Heartbeat {
             gateway: self.identity.name.clone(),
@@ -72,8 +88,6 @@ impl Heart {
             leaves,
         };
         let key = Bytes::from(heartbeat.gateway.clone());
-        if let Err(error) = self.journal.write(Topic::Operations, key, &heartbeat).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "heartbeat not written");
-        }
+        self.journal.write(Topic::Operations, key, &heartbeat).await
     }
 }

@@ -27,9 +27,11 @@ use crate::process::{OPERATORS_FINISH, Running};
 use dead_letters::DeadLetters;
 use rebuild::Rebuild;
 
-pub(crate) use rebuild::Fence;
 #[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
-pub(crate) use rebuild::fold_while_still;
+pub(crate) use ports::failed;
+#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+pub(crate) use rebuild::open_in;
+pub(crate) use rebuild::{Counters, Embedded};
 
 /// Operators and their scripts; a burst beyond this is not one.
 const MOST_CONNECTIONS: usize = 256;
@@ -39,8 +41,8 @@ pub(crate) struct Desk<'a> {
     pub control: &'a Arc<Control>,
     pub derived: &'a Derived,
     pub events: EventSource,
-    /// The fence of the quota store.
-    pub rebuild: Arc<dyn Fence>,
+    /// The counters, as they can be lost and rebuilt.
+    pub rebuild: Arc<dyn Counters>,
     /// Before the names of topics.
     pub topic_prefix: &'a str,
 }
@@ -48,19 +50,10 @@ pub(crate) struct Desk<'a> {
 /// Serves the admin API until the tasks stop.
 pub(crate) fn serve_admin(listener: TcpListener, running: &Running<'_>, desk: Desk<'_>) {
     let tasks = &running.owners.operators;
-    let Desk { control, derived, events, rebuild: fence, topic_prefix } = desk;
+    let Desk { control, derived, events, rebuild: counters, topic_prefix } = desk;
     let acts = Arc::new(ports::Acts::new(Arc::clone(&derived.quota), journal(running), running.entropy));
     let told = Arc::new(ports::Told::new(derived, events));
-    let rebuild = Rebuild {
-        acts: Arc::clone(&acts),
-        fence,
-        log: Arc::clone(running.log),
-        store: Arc::clone(&derived.ledger),
-        book: running.config.book(),
-        lease_ms: crate::config::ms(running.config.gateway.lease),
-        clock: Arc::clone(running.clock),
-        turn: tokio::sync::Mutex::new(()),
-    };
+    let rebuild = Rebuild { acts: Arc::clone(&acts), counters, turn: tokio::sync::Mutex::new(()) };
     let api = AdminApi {
         control: Arc::clone(control),
         revocations: Arc::clone(&acts) as _,

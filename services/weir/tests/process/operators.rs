@@ -95,7 +95,7 @@ fn a_parked_key_waits_is_replayed_in_vain_and_goes_on_without_its_poison() {
                 Some(format!("skip {} {} {} by {}: {}", skip.consumer, skip.key, skip.offset, skip.who, skip.why))
             }
             Operation::Heartbeat(_) => None,
-            other @ Operation::AdmissionDenied(_) => Some(format!("{other:?}")),
+            other @ (Operation::AdmissionDenied(_) | Operation::QuotaRebuild(_)) => Some(format!("{other:?}")),
         })
         .collect();
     let skipped = |offset: u64| format!("skip ledger {KEY_SHOWN} {offset} by ada: repaired");

@@ -1,9 +1,13 @@
--- rebuild_begin, version 1: takes the book out of use and away, and says what else of it is left.
+-- rebuild_begin, version 2: takes the book out of use and away, and says what else of it is left.
 --
 -- From here on every command is refused, until `rebuild_open` with the same token. A later begin takes over.
 -- KEYS  1 book, 2 due set, 3 pending set
--- ARGV  1 token of the rebuilder
--- Reply {begun, now, generation to come, names of scopes, open and pending members, revoked keys}
+-- ARGV  1 token of the rebuilder, 2 `any`, or `lost` to leave alone a book that is in force
+-- Reply {begun, now, generation to come, names of scopes, open and pending members, revoked keys} | {open, now}
+
+if ARGV[2] == 'lost' and generation_in_force() then
+    return { 'open', now_ms }
+end
 
 local scopes, revoked = {}, {}
 for _, field in ipairs(redis.call('HKEYS', book)) do

@@ -31,7 +31,7 @@ use crate::up::consumers::Derived;
 const QUOTA: &str = "the quota store";
 pub(super) const LOG: &str = "the event log";
 
-pub(super) fn failed(what: &'static str, error: &dyn std::error::Error) -> PortError {
+pub(crate) fn failed(what: &'static str, error: &dyn std::error::Error) -> PortError {
     PortError { what, reason: chain(error) }
 }
 
