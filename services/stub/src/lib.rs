@@ -38,7 +38,7 @@
 //! # Pages
 //!
 //! `GET /stub/journal?since=N`, `DELETE /stub/journal`, `GET /stub/totals`, `POST /stub/script` with
-//! `{"model": "m", "scripts": [{…}]}`, `DELETE /stub/script`, `GET …/models`; `GET` and `DELETE …/responses/ID` of what
+//! `{"model": "m", "scripts": [{…}]}` (and `"replace": true` to forget what waits), `DELETE /stub/script`, `GET …/models`; `GET` and `DELETE …/responses/ID` of what
 //! was stored.
 
 use std::collections::{HashMap, VecDeque};
@@ -181,7 +181,7 @@ impl Stub {
 
     /// The next requests for `model` get these scripts, in order, one each.
     pub fn queue(&self, model: &str, scripts: Vec<Script>) -> Result<(), ScriptError> {
-        self.state.queue(model, scripts)
+        self.state.queue(model, scripts, false)
     }
 
     /// Waits `within` for open answers, then cuts them.
@@ -207,15 +207,18 @@ pub(crate) struct StubState {
 }
 
 impl StubState {
-    fn queue(&self, model: &str, scripts: Vec<Script>) -> Result<(), ScriptError> {
+    fn queue(&self, model: &str, scripts: Vec<Script>, replace: bool) -> Result<(), ScriptError> {
         let prepared = scripts.into_iter().map(Prepared::new).collect::<Result<Vec<_>, _>>()?;
         let mut queues = self.queues.lock();
-        let waiting = self.queued.load(Ordering::Relaxed) + prepared.len();
+        let queue = queues.entry(model.to_owned()).or_default();
+        let dropped = if replace { std::mem::take(queue).len() } else { 0 };
+        let waiting = self.queued.load(Ordering::Relaxed) - dropped + prepared.len();
         if waiting > MAX_QUEUED {
+            self.queued.fetch_sub(dropped, Ordering::Relaxed);
             return Err(ScriptError::TooLarge { field: "scripts", value: waiting, max: MAX_QUEUED });
         }
         self.queued.store(waiting, Ordering::Relaxed);
-        queues.entry(model.to_owned()).or_default().extend(prepared);
+        queue.extend(prepared);
         Ok(())
     }
 

@@ -21,6 +21,9 @@ use crate::server::read_body;
 struct Queue {
     model: String,
     scripts: Vec<Script>,
+    /// Instead of what waits, not after it.
+    #[serde(default)]
+    replace: bool,
 }
 
 pub(crate) async fn answer(state: &StubState, head: &Parts, body: Incoming) -> Result<Response<AnswerBody>, BoxError> {
@@ -37,7 +40,7 @@ pub(crate) async fn answer(state: &StubState, head: &Parts, body: Incoming) -> R
                 return Ok(error(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"));
             };
             match serde_json::from_slice::<Queue>(&body) {
-                Ok(queue) => match state.queue(&queue.model, queue.scripts) {
+                Ok(queue) => match state.queue(&queue.model, queue.scripts, queue.replace) {
                     Ok(()) => no_content(),
                     Err(wrong) => error(StatusCode::BAD_REQUEST, &wrong.to_string()),
                 },

@@ -118,6 +118,26 @@ impl Player {
     }
 
     pub(crate) fn next(&mut self) -> Act {
+        let mut act = self.step();
+        if !self.answer.prepared.script.together {
+            return act;
+        }
+        while let Act::Write { bytes, chunks } = &mut act {
+            match self.step() {
+                Act::Write { bytes: more, chunks: carried } => {
+                    *bytes = [&bytes[..], &more[..]].concat().into();
+                    *chunks += carried;
+                }
+                other => {
+                    self.pending.push_front(other);
+                    break;
+                }
+            }
+        }
+        act
+    }
+
+    fn step(&mut self) -> Act {
         loop {
             if let Some(act) = self.pending.pop_front() {
                 return act;

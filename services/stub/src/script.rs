@@ -78,6 +78,8 @@ pub struct Script {
     pub raw: Option<String>,
     /// Like `raw`, in base64, one text per write: for bytes that are not UTF-8.
     pub raw_base64: Vec<String>,
+    /// One write of everything up to the next gap or fault.
+    pub together: bool,
     /// Cuts whatever is sent into writes of this many bytes.
     pub write_bytes: Option<usize>,
 
@@ -247,6 +249,7 @@ impl Default for Script {
             pings: Vec::new(),
             raw: None,
             raw_base64: Vec::new(),
+            together: false,
             write_bytes: None,
             refuse: None,
             fault: None,

@@ -32,6 +32,7 @@ mod spool;
 mod topics;
 
 mod completions;
+mod contract;
 mod stub;
 
 mod admin;
@@ -121,6 +122,8 @@ enum Command {
     Completions(completions::CompletionsArgs),
     /// Run a scripted provider, for demos and tests.
     Stub(stub::StubArgs),
+    /// Test what any gateway does to a stream when its provider misbehaves.
+    Contract(Box<contract::ContractArgs>),
 }
 
 /// Which configuration.
@@ -216,5 +219,6 @@ fn run(command: Command, output: &Output) -> Result<(), Failure> {
         Command::Completions(args) => completions::run(&args, output),
         Command::Show(args) => show::run(&args, output),
         Command::Stub(args) => stub::run(&args, output),
+        Command::Contract(args) => contract::run(&args, output),
     }
 }

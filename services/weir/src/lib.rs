@@ -24,4 +24,6 @@ mod parked;
 pub mod records;
 pub mod story;
 
+pub mod contract;
+
 pub mod cli;
