@@ -7,7 +7,7 @@
 //!
 //! `WEIR_FATES=50000` sends more; `WEIR_TEST_SEED` chooses others. Both are printed.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a helper of a test may fail as the test does")]
+#![expect(clippy::unwrap_used, reason = "a helper of a test may fail as the test does")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -286,25 +286,6 @@ async fn exact(house: &House) -> Vec<AtRest> {
     rests
 }
 
-/// Every line is what was billed for its call, and every call that was billed has its lines or is pending.
-fn assert_billed(rests: &[AtRest], calls: &BTreeMap<AttemptKey, Call>) {
-    let lines: Vec<_> = rests.iter().flat_map(|rest| rest.lines.iter().cloned()).collect();
-    let charged = bill::by_attempt(&lines);
-    let pending: BTreeSet<_> = rests.iter().flat_map(|rest| rest.pending.iter().map(|open| open.id)).collect();
-    for (attempt, charged) in &charged {
-        let call = calls.get(attempt).unwrap_or_else(|| panic!("{attempt:?} has a line and was never called"));
-        let billed = call.billed.map(bill::charge).unwrap_or_default();
-        assert_eq!(*charged, billed, "{attempt:?}: ledger, bill; {call:?}");
-    }
-    for (attempt, call) in calls {
-        let is_open = charged.contains_key(attempt) || pending.contains(&attempt.0);
-        assert!(is_open || call.billed.is_none(), "{attempt:?} was billed and is nowhere: {call:?}");
-    }
-    let requests: i64 = lines.iter().map(|line| line.amount.requests).sum();
-    let reservations: BTreeSet<_> = lines.iter().map(|line| line.key.reservation).collect();
-    assert_eq!(requests, i64::try_from(reservations.len()).unwrap(), "one request each");
-}
-
 /// What the provider says afterwards about one attempt.
 fn report(attempt: AttemptKey, billed: Option<Billed>, source: &str) -> Value {
     let (reservation, attempt) = attempt;
@@ -398,7 +379,7 @@ async fn books_are_exact_after_requests_of_mixed_fate() {
 
     let rests = exact(&house).await;
     let mut calls = bill::calls(&house.stub.journal());
-    assert_billed(&rests, &calls);
+    bill::assert_billed(&rests, &calls);
     let pending: usize = rests.iter().map(|rest| rest.pending.len()).sum();
     let second = calls.keys().filter(|(_, attempt)| *attempt == 2).count();
     println!("{} calls, {second} of them second attempts, {pending} reservations pending", calls.len());
@@ -406,7 +387,7 @@ async fn books_are_exact_after_requests_of_mixed_fate() {
 
     report_all(&house, &rests, &mut calls, &mut random).await;
     let rests = exact(&house).await;
-    assert_billed(&rests, &calls);
+    bill::assert_billed(&rests, &calls);
     for rest in &rests {
         assert!(rest.pending.is_empty(), "{:#?}", rest.pending);
         assert!(rest.counters.held.is_zero(), "{:?}", rest.counters.held);

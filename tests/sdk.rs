@@ -1,11 +1,14 @@
 //! The official SDKs, as applications use them: only a base URL and a key are changed.
 //!
-//! What an SDK must see is in `sdk/python/checks.py` and `sdk/node/checks.mjs`, one function per expectation; here the
-//! same calls are checked from the other side: what the provider billed is in the ledger to the last token, and nothing
-//! stays reserved.
+//! What an SDK must see is in `sdk/python/*checks.py` and `sdk/node/*checks.mjs`, one function per expectation, in front of
+//! providers of either API; here the same calls are checked from the other side: what the provider billed is in the
+//! ledger to the last token, call by call, and nothing stays reserved.
+
+#![cfg(test)]
 
 use serde_json::json;
 
+use weir_tests::bill;
 use weir_tests::catalog::{self, Catalog, Model, TENANT};
 use weir_tests::client;
 use weir_tests::sdk::Sdk;
@@ -14,7 +17,38 @@ use weir_tests::{House, PATIENCE, Setup};
 /// A key whose limit lets nothing through.
 const LIMITED_KEY: &str = "weir_live_LimitedLimitedLimitedLimited000000";
 
-/// A tenant that may use one of two models, with a second key whose limit is used up.
+/// What the checks ask for. A model that fails is left alone for a while, so each kind of failure has its own.
+const MODELS: [&str; 12] = [
+    "fast",
+    "throttled",
+    "broken",
+    "late",
+    "busy",
+    "early",
+    "early-error",
+    "broken-response",
+    "agent",
+    "thinking",
+    "seeing",
+    "embed",
+];
+/// Not the tenant's to use.
+const CLOSED: &str = "closed";
+
+const PROVIDERS: [&str; 2] = ["openai", "anthropic"];
+
+/// A model by the name that the checks know it by.
+fn model(name: &str, api: &'static str) -> Model {
+    let named = if api == "openai" { name.to_owned() } else { format!("{name}-{api}") };
+    let model = Model::named(&named).at(api);
+    match name {
+        "seeing" => model.capable("capabilities = [\"streaming\", \"tools\", \"vision\"]\ntokens_per_image = 1000"),
+        "embed" if api == "openai" => model.capable("capabilities = [\"embeddings\"]"),
+        _ => model,
+    }
+}
+
+/// A tenant that may use all of them but one, with a second key whose limit is used up.
 fn setup() -> Setup {
     let more = format!(
         r#"
@@ -31,47 +65,71 @@ max = 1
 "#,
         catalog::key_hash(LIMITED_KEY)
     );
-    let models = ["fast", "throttled", "broken", "late", "busy", "closed"].map(Model::named);
-    let mut catalog = Catalog::of(&models).and(&more);
-    catalog.tenant = r#"models = ["fast", "throttled", "broken", "late", "busy"]"#.to_owned();
+    let of_both = |name: &'static str| PROVIDERS.map(|api| model(name, api));
+    let allowed: Vec<Model> = MODELS.into_iter().flat_map(of_both).collect();
+    let names: Vec<&str> = allowed.iter().map(|model| model.name.as_str()).collect();
+    let tenant = format!("models = {names:?}");
+    let mut catalog = Catalog::of(&[allowed, of_both(CLOSED).to_vec()].concat()).and(&more);
+    catalog.tenant = tenant;
     Setup { catalog, ..Setup::default() }
 }
 
-/// Every check passes, and afterwards the books are exact.
-async fn passes(sdk: Sdk) {
+/// Every check passes in front of a provider of `api`, and afterwards the books are exact.
+async fn passes(sdk: &Sdk, api: &str) {
     let house = House::start(setup()).await;
     // The one request that the limit has room for.
     let first = client::chat("fast", false, &json!({}));
     drop(house.client.with_key(LIMITED_KEY).chat(&first).await.expect(200));
-    let checks = sdk.env("WEIR_LIMITED_KEY", LIMITED_KEY).check(&house).await;
-    assert!(checks.len() >= 18, "{checks:?}");
+    let sdk = sdk.clone().env("WEIR_LIMITED_KEY", LIMITED_KEY).env("WEIR_PROVIDER_API", api);
+    let checks = sdk.check(&house).await;
 
     let rest = house.at_rest(TENANT, PATIENCE).await;
     rest.assert_exact(&house).await;
-    // Three may have been executed without a word about usage: a 504, a broken stream, and one that was left.
-    let aborted = checks.iter().find_map(|line| line.strip_prefix("ok aborted_stream "));
-    let aborted = aborted.unwrap_or_default();
-    assert!(rest.pending.iter().any(|open| open.id.to_string() == aborted), "{aborted} is not pending");
-    assert_eq!(rest.pending.len(), 3, "{:#?}", rest.pending);
-    assert_eq!(house.show(aborted)["status"], "pending_reconciliation");
+    bill::assert_billed(std::slice::from_ref(&rest), &bill::calls(&house.stub.journal()));
+    // A stream that was left may have been executed without a word about usage.
+    for aborted in checks.iter().filter_map(|line| line.strip_prefix("ok aborted_stream ")) {
+        assert!(rest.pending.iter().any(|open| open.id.to_string() == aborted), "{aborted} is not pending");
+        assert_eq!(house.show(aborted)["status"], "pending_reconciliation");
+    }
+}
+
+/// All programs of one SDK.
+async fn all_pass(sdks: [Sdk; 2]) {
+    for sdk in &sdks {
+        for api in PROVIDERS {
+            passes(sdk, api).await;
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn python() {
-    passes(Sdk::python("requirements.txt")).await;
+    all_pass(["checks.py", "more_checks.py"].map(|program| Sdk::python_program("requirements.txt", program))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn python_older_major() {
-    passes(Sdk::python("requirements-v1.txt")).await;
+    all_pass(["checks.py", "more_checks.py"].map(|program| Sdk::python_program("requirements-v1.txt", program))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node() {
-    passes(Sdk::node("openai")).await;
+    all_pass(["checks.mjs", "more_checks.mjs"].map(|program| Sdk::node_program("openai", program))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_older_major() {
-    passes(Sdk::node("openai-v4")).await;
+    all_pass(["checks.mjs", "more_checks.mjs"].map(|program| Sdk::node_program("openai-v4", program))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn anthropic_python() {
+    let pins = ["requirements-anthropic.txt", "requirements-anthropic-v1.txt"];
+    all_pass(pins.map(|pins| Sdk::python_program(pins, "anthropic_checks.py"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn anthropic_node() {
+    let packages = ["@anthropic-ai/sdk", "anthropic-v0"];
+    all_pass(packages.map(|package| Sdk::node_program(package, "anthropic_checks.mjs"))).await;
 }

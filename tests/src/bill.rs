@@ -3,7 +3,7 @@
 //! Weir sends its own id of every call along, `<reservation>-<attempt>`, and the stub writes it down: so the two sides
 //! are compared call by call, never only in sum, where two mistakes could hide each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_domain::attempt::AttemptNumber;
 use weir_domain::ids::ReservationId;
@@ -11,6 +11,7 @@ use weir_domain::ledger::LedgerLine;
 use weir_domain::money::{Amounts, NanoUsd};
 use weir_stub::journal::{Billed, Entry};
 
+use crate::AtRest;
 use crate::catalog::nanos;
 
 /// One call, as the provider saw it.
@@ -54,4 +55,24 @@ pub fn by_attempt(lines: &[LedgerLine]) -> BTreeMap<AttemptKey, Amounts> {
         *sum += Amounts { requests: 0, ..line.amount };
     }
     sums
+}
+
+/// Every line is what was billed for its call, and every call that was billed has its lines or is pending. Panics with the
+/// first that is not.
+pub fn assert_billed(rests: &[AtRest], calls: &BTreeMap<AttemptKey, Call>) {
+    let lines: Vec<_> = rests.iter().flat_map(|rest| rest.lines.iter().cloned()).collect();
+    let charged = by_attempt(&lines);
+    let pending: BTreeSet<_> = rests.iter().flat_map(|rest| rest.pending.iter().map(|open| open.id)).collect();
+    for (attempt, charged) in &charged {
+        let call = calls.get(attempt).unwrap_or_else(|| panic!("{attempt:?} has a line and was never called"));
+        let billed = call.billed.map(charge).unwrap_or_default();
+        assert_eq!(*charged, billed, "{attempt:?}: ledger, bill; {call:?}");
+    }
+    for (attempt, call) in calls {
+        let is_open = charged.contains_key(attempt) || pending.contains(&attempt.0);
+        assert!(is_open || call.billed.is_none(), "{attempt:?} was billed and is nowhere: {call:?}");
+    }
+    let requests: i64 = lines.iter().map(|line| line.amount.requests).sum();
+    let reservations: BTreeSet<_> = lines.iter().map(|line| line.key.reservation).collect();
+    assert_eq!(requests, i64::try_from(reservations.len()).expect("a count"), "one request each");
 }

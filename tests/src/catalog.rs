@@ -43,6 +43,10 @@ pub struct Model {
     pub upstream: Vec<String>,
     /// `deadlines` of the model, as TOML.
     pub deadlines: String,
+    /// Whose API its provider speaks: `openai` or `anthropic`.
+    pub api: &'static str,
+    /// What its deployments can, as TOML lines; what they do with text where empty.
+    pub capabilities: String,
 }
 
 impl Model {
@@ -55,7 +59,20 @@ impl Model {
     #[must_use]
     pub fn tiers(name: &str, upstream: &[&str]) -> Self {
         let upstream = upstream.iter().map(|name| (*name).to_owned()).collect();
-        Self { name: name.to_owned(), upstream, deadlines: String::new() }
+        Self { name: name.to_owned(), upstream, deadlines: String::new(), api: "openai", capabilities: String::new() }
+    }
+
+    /// The same at a provider of another API.
+    #[must_use]
+    pub fn at(mut self, api: &'static str) -> Self {
+        self.api = api;
+        self
+    }
+
+    #[must_use]
+    pub fn capable(mut self, toml: &str) -> Self {
+        toml.clone_into(&mut self.capabilities);
+        self
     }
 
     #[must_use]
@@ -65,7 +82,7 @@ impl Model {
     }
 }
 
-/// A catalog with one provider.
+/// A catalog with one stub, which is a provider of either API.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     pub models: Vec<Model>,
@@ -104,6 +121,12 @@ dialect = "openai_chat"
 base_url = "{base_url}"
 credential = "{credential}"
 
+[[provider]]
+id = "stub-anthropic"
+dialect = "anthropic"
+base_url = "{base_url}"
+credential = "{credential}"
+
 [[price]]
 name = "test"
 [[price.terms]]
@@ -121,12 +144,13 @@ hash = "{}"
             self.tenant,
             key_hash(KEY)
         );
-        for Model { name, upstream, deadlines } in &self.models {
+        for Model { name, upstream, deadlines, api, capabilities } in &self.models {
+            let provider = if *api == "openai" { "stub".to_owned() } else { format!("stub-{api}") };
             let ids: Vec<String> = (0..upstream.len()).map(|tier| format!("{name}-{tier}")).collect();
             for (id, upstream) in ids.iter().zip(upstream) {
                 toml.push_str(&format!(
-                    "\n[[deployment]]\nid = \"{id}\"\nprovider = \"stub\"\nmodel = \"{upstream}\"\nprice = \"test\"\n\
-                     max_output_tokens = 4096\n"
+                    "\n[[deployment]]\nid = \"{id}\"\nprovider = \"{provider}\"\nmodel = \"{upstream}\"\nprice = \"test\"\n\
+                     max_output_tokens = 4096\n{capabilities}\n"
                 ));
             }
             toml.push_str(&format!(

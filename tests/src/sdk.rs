@@ -25,7 +25,7 @@ pub struct Sdk {
 const CHECKS: Duration = Duration::from_secs(120);
 
 impl Sdk {
-    /// The checks of the Python SDK, with what `requirements` pins: a file in `tests/sdk/python`.
+    /// The checks of OpenAI's Python SDK, with what `requirements` pins: a file in `tests/sdk/python`.
     #[must_use]
     pub fn python(requirements: &str) -> Self {
         Self::python_program(requirements, "checks.py")
@@ -44,9 +44,15 @@ impl Sdk {
         Self { command: vec![folder.join("bin/python"), source.join(program)], environment: Vec::new() }
     }
 
-    /// Node, with what `tests/sdk/node/package-lock.json` pins; `package` is the name of the dependency to check.
+    /// OpenAI's Node SDK; `package` is the name of the dependency to check.
     #[must_use]
     pub fn node(package: &str) -> Self {
+        Self::node_program(package, "checks.mjs")
+    }
+
+    /// A program beside its checks, with what `tests/sdk/node/package-lock.json` pins.
+    #[must_use]
+    pub fn node_program(package: &str, program: &str) -> Self {
         let source = repository().join("tests/sdk/node");
         let files = [source.join("package.json"), source.join("package-lock.json")];
         let (folder, _lock) = installed("node", &files, |fresh| {
@@ -59,10 +65,12 @@ impl Sdk {
             run(&mut npm, "install nodejs and npm, and check the network to the package registry");
         });
         // A program finds packages beside itself. What another test may be reading is replaced in one step.
-        let (program, fresh) = (folder.join("checks.mjs"), folder.join("checks.new.mjs"));
-        std::fs::copy(source.join("checks.mjs"), &fresh).expect("the checks can be copied");
-        std::fs::rename(&fresh, &program).expect("the checks can be put in place");
-        Self { command: vec!["node".into(), program, package.into()], environment: Vec::new() }
+        for name in ["support.mjs", program] {
+            let (placed, fresh) = (folder.join(name), folder.join(format!("new-{}-{name}", std::process::id())));
+            std::fs::copy(source.join(name), &fresh).expect("the checks can be copied");
+            std::fs::rename(&fresh, &placed).expect("the checks can be put in place");
+        }
+        Self { command: vec!["node".into(), folder.join(program), package.into()], environment: Vec::new() }
     }
 
     #[must_use]
@@ -88,8 +96,9 @@ impl Sdk {
         stub_url: &str,
         folder: &Path,
     ) -> Result<Vec<String>, String> {
-        let at = self.clone().env("OPENAI_BASE_URL", &format!("{gateway_url}/v1"));
-        at.env("OPENAI_API_KEY", key).env("WEIR_STUB_URL", stub_url).run(folder).await
+        let at = self.clone().env("OPENAI_BASE_URL", &format!("{gateway_url}/v1")).env("OPENAI_API_KEY", key);
+        let at = at.env("ANTHROPIC_BASE_URL", gateway_url).env("ANTHROPIC_API_KEY", key);
+        at.env("WEIR_STUB_URL", stub_url).run(folder).await
     }
 
     /// Runs the program; its lines that begin with `ok`.

@@ -1,50 +1,27 @@
-// What an application sees through the official Node SDK. Prints one line per check; ends with 1 when one failed.
+// What an application sees through OpenAI's official Node SDK. Prints one line per check; ends with 1 when one failed.
 //
 //   node checks.mjs PACKAGE      the dependency to check: `openai`, or an older major under another name
-//
-// The gateway and the provider behind it are named by the environment, as for any application. A prompt carries the
-// script that the scripted provider plays: `[[stub {...}]]`. A provider that fails is another model each time, because
-// the gateway leaves one alone that failed.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 
-const name = process.argv[2];
-const { default: OpenAI } = await import(name);
-const stub = process.env.WEIR_STUB_URL;
+import { cancelled, header, load, model, prompt, providerCalls, raises as raisesOf, run } from "./support.mjs";
+
+const OpenAI = await load();
 
 const client = (options = {}) => new OpenAI({ maxRetries: 0, ...options });
 
-const messages = (script, mark = "") => [
-  { role: "user", content: script ? `${mark} [[stub ${JSON.stringify(script)}]]` : `hello ${mark}` },
-];
+const messages = (script, mark) => [{ role: "user", content: prompt(script, mark) }];
 
-const create = (body, options) => client(options).chat.completions.create({ model: "fast", ...body });
+const create = (body, options) =>
+  client(options).chat.completions.create({ ...body, model: model(body.model ?? "fast") });
 
-// The provider's journal: the requests whose prompt has the mark.
-async function providerCalls(mark) {
-  const page = await fetch(`${stub}/stub/journal`);
-  return (await page.json()).filter((entry) => entry.body.includes(mark));
-}
-
-async function raises(kind, act) {
-  try {
-    await act();
-  } catch (error) {
-    assert.equal(error.constructor.name, kind.name, `${error.constructor.name}: ${error.message}`);
-    assert.ok(error instanceof OpenAI.APIError);
-    return error;
-  }
-  assert.fail(`nothing was raised instead of ${kind.name}`);
-}
+const raises = (kind, act) => raisesOf(kind, OpenAI.APIError, act);
 
 const read = async (stream, seen = []) => {
   for await (const chunk of stream) seen.push(chunk);
   return seen;
 };
 const content = (chunks) => chunks.map((chunk) => chunk.choices[0]?.delta?.content ?? "").join("");
-// Headers are an object in older majors.
-const header = (error, name) => (error.headers?.get ? error.headers.get(name) : error.headers?.[name]);
 
 const tools = [
   {
@@ -60,7 +37,7 @@ const checks = {
     assert.equal(answer.choices[0].message.content, "the answer");
     assert.equal(answer.choices[0].finish_reason, "stop");
     assert.deepEqual([answer.usage.prompt_tokens, answer.usage.completion_tokens], [12, 5]);
-    assert.equal(answer.model, "fast");
+    assert.equal(answer.model, model("fast"));
   },
 
   async streamed() {
@@ -68,7 +45,7 @@ const checks = {
     const chunks = await read(await create({ stream: true, messages: messages(script) }));
     assert.equal(content(chunks), "one two three four");
     assert.equal(chunks.at(-1).choices[0].finish_reason, "stop");
-    assert.ok(chunks.every((chunk) => !chunk.usage && chunk.model === "fast"));
+    assert.ok(chunks.every((chunk) => !chunk.usage && chunk.model === model("fast")));
   },
 
   async streamed_with_usage() {
@@ -96,8 +73,8 @@ const checks = {
 
   async models() {
     const listed = [];
-    for await (const model of await client().models.list()) listed.push(model.id);
-    assert.ok(listed.includes("fast") && !listed.includes("closed"), listed.join());
+    for await (const one of await client().models.list()) listed.push(one.id);
+    assert.ok(listed.includes(model("fast")) && !listed.includes(model("closed")), listed.join());
   },
 
   async unknown_key_401() {
@@ -188,13 +165,7 @@ const checks = {
     const { data: stream, response } = await create(body).withResponse();
     let number = 0;
     for await (const _ of stream) if (++number === 4) break;
-    const left = performance.now();
-    for (;;) {
-      const [entry] = await providerCalls("aborted");
-      if (entry.state === "cancelled") break;
-      assert.ok(performance.now() < left + 1000, `the provider still answers: ${entry.state}`);
-      await new Promise((done) => setTimeout(done, 10));
-    }
+    await cancelled("aborted");
     return response.headers.get("x-weir-reservation");
   },
 
@@ -202,7 +173,7 @@ const checks = {
     const sdk = client();
     const one = async (number) => {
       const script = { text: `answer ${number}`, chunks: 3, gap_ms: 5, usage: { prompt: 7, completion: 3 } };
-      const body = { model: "fast", messages: messages(script), stream: number % 2 === 0 };
+      const body = { model: model("fast"), messages: messages(script), stream: number % 2 === 0 };
       const answer = await sdk.chat.completions.create(body);
       return body.stream ? content(await read(answer)) : answer.choices[0].message.content;
     };
@@ -211,17 +182,4 @@ const checks = {
   },
 };
 
-let failed = 0;
-for (const [title, act] of Object.entries(checks)) {
-  try {
-    const found = await act();
-    console.log("ok", title, ...(found ? [found] : []));
-  } catch (error) {
-    failed += 1;
-    console.log("failed", title);
-    console.error(error);
-  }
-}
-const { version } = JSON.parse(readFileSync(new URL(`node_modules/${name}/package.json`, import.meta.url)));
-console.log(`openai ${version}, Node ${process.version}: ${Object.keys(checks).length} checks, ${failed} failed`);
-process.exitCode = failed ? 1 : 0;
+await run(checks);
