@@ -11,8 +11,9 @@ use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use tokio::time::{Instant, sleep_until};
 
+use weir_domain::attempt::AttemptVerdict;
 use weir_domain::registry::{Deployment, OnAbandon};
-use weir_providers::{Answer, Call, CallError};
+use weir_providers::{Answer, AnswerBody, Call, CallError};
 use weir_runtime::failpoint;
 use weir_wire::envelope::{ClientError, Redaction, relayed_error, relayed_in_band};
 use weir_wire::openai::chat::InBandError;
@@ -187,7 +188,12 @@ impl Attempt<'_> {
         } else {
             ProviderRows::Plain
         };
-        judge(self.spoken, rows, happening)
+        let judgement = judge(self.spoken, rows, happening);
+        if self.prepared.request.counts_only() {
+            // No model runs, whatever went wrong.
+            return Judgement { verdict: AttemptVerdict::NotExecuted, ..judgement };
+        }
+        judgement
     }
 
     fn fail(&self, happening: &Happening<'_>, what: &'static str, message: &str) -> Box<Failure> {
@@ -299,16 +305,16 @@ impl Attempt<'_> {
         let Ok(stream) = Translator::new(&provider, &client_side) else {
             return self.garbage();
         };
-        let mut peek = Peek::new(answer.body, stream);
+        let (headers, mut upstream, mut peek) = (answer.headers, answer.body, Peek::new(stream));
         let idle = millis(self.prepared.model.deadlines.idle_ms);
         loop {
             match peek.read_events(self.gateway.options.max_preamble.as_usize()) {
                 Seen::Nothing => {}
-                Seen::Commit => return self.commit(answer.headers, peek),
+                Seen::Commit => return self.commit(headers, upstream, peek),
                 Seen::Broken(fault) => return self.broken(&fault, &peek),
             }
             let until = until.min(Instant::now() + idle);
-            match self.guard(client, until, peek.upstream.next()).await {
+            match self.guard(client, until, upstream.next()).await {
                 Ok(Some(Ok(bytes))) => peek.stream.push(bytes),
                 Ok(Some(Err(_))) => {
                     return AttemptEnd::Failed(self.fail(
@@ -318,12 +324,12 @@ impl Attempt<'_> {
                     ));
                 }
                 Ok(None) => match peek.close() {
-                    Seen::Nothing | Seen::Commit => return self.commit(answer.headers, peek),
+                    Seen::Nothing | Seen::Commit => return self.commit(headers, upstream, peek),
                     Seen::Broken(fault) => return self.broken(&fault, &peek),
                 },
                 Err(interruption) => {
-                    let provider_id = correlated(self.spoken, &answer.headers);
-                    let rest = Rest::Stream { upstream: peek.upstream, stream: Box::new(peek.stream), provider_id };
+                    let provider_id = correlated(self.spoken, &headers);
+                    let rest = Rest::Stream { upstream, stream: Box::new(peek.stream), provider_id };
                     return self.interrupted(&interruption, Some(rest));
                 }
             }
@@ -342,11 +348,11 @@ impl Attempt<'_> {
         }
     }
 
-    fn commit(&self, headers: HeaderMap, peek: Peek) -> AttemptEnd {
+    fn commit(&self, headers: HeaderMap, upstream: AnswerBody, peek: Peek) -> AttemptEnd {
         let said = peek.stream.response_id().filter(|id| id.len() <= MOST_ID_BYTES);
         let provider_id = said.or_else(|| correlated(self.spoken, &headers));
         let opened = Opened {
-            upstream: peek.upstream,
+            upstream,
             stream: peek.stream,
             held: peek.held,
             has_ended: peek.has_ended,

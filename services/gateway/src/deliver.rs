@@ -21,8 +21,9 @@ use weir_wire::{Dialect, ProviderAnswer, StreamFacts, headers};
 
 use crate::attempt::{MOST_ID_BYTES, correlated, millis};
 use crate::client::ClientBody;
+use crate::course::{BreakReason, RelayOutcome};
 use crate::execute::{Ended, Execution, Marked, Trail, correlation};
-use crate::relay::{BreakReason, Cut, Opened, Reins, RelayBody, RelayEnd, RelayOutcome};
+use crate::relay::{Cut, Opened, Reins, RelayBody, RelayEnd};
 use crate::respond::{Refusal, Unavailable, X_WEIR_LEFT_OUT, insert};
 use crate::states::Names;
 

@@ -153,8 +153,10 @@ impl Execution<'_> {
                     self.abandon(marked.number, &deployment, spoken, rest).await;
                     let now_ms = self.gateway.clock.now_ms();
                     self.gateway.circuits.record(&deployment.id, permit, CallOutcome::NotCounted, now_ms);
+                    let counts_only = self.prepared.request.counts_only();
+                    let closing = if counts_only { Closing::NotExecuted } else { Closing::MayHaveExecuted };
                     return Ended {
-                        open: Some((marked.number, Closing::MayHaveExecuted)),
+                        open: Some((marked.number, closing)),
                         deployment: Some(deployment.id.clone()),
                         ..Ended::with(Outcome::ClientCancelled, CLIENT_LEFT)
                     };

@@ -5,7 +5,6 @@
 
 use bytes::BytesMut;
 
-use weir_providers::AnswerBody;
 use weir_wire::openai::chat::{InBandError, StreamState};
 use weir_wire::{Step, Translator};
 
@@ -13,7 +12,6 @@ use weir_wire::{Step, Translator};
 const MOST_HELD_EVENTS: usize = 256;
 
 pub(crate) struct Peek {
-    pub upstream: AnswerBody,
     pub stream: Translator,
     /// The client's form of what came.
     pub held: BytesMut,
@@ -37,8 +35,8 @@ pub(crate) enum Fault {
 }
 
 impl Peek {
-    pub(crate) fn new(upstream: AnswerBody, stream: Translator) -> Self {
-        Self { upstream, stream, held: BytesMut::new(), has_ended: false, events: 0 }
+    pub(crate) fn new(stream: Translator) -> Self {
+        Self { stream, held: BytesMut::new(), has_ended: false, events: 0 }
     }
 
     /// Takes events until one decides.

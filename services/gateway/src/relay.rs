@@ -17,52 +17,12 @@ use tokio::time::Instant;
 
 use weir_providers::AnswerBody;
 use weir_runtime::failpoint;
-use weir_wire::envelope::{ClientError, keep_alive};
-use weir_wire::openai::chat::InBandError;
+use weir_wire::envelope::keep_alive;
 use weir_wire::usage::Extracted;
-use weir_wire::{Dialect, Step, StreamFacts, Translator};
+use weir_wire::{Dialect, StreamFacts, Translator};
 
+use crate::course::{BreakReason, Course, RelayOutcome};
 use crate::drain::Rest;
-
-/// Why a committed stream did not become whole. The words are stable: they are in the error event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BreakReason {
-    /// The provider's connection broke.
-    TransportError,
-    /// No byte came for the idle timeout.
-    ReadTimeout,
-    /// The request's whole time is over.
-    DeadlineExceeded,
-    /// The stream ended in good order, but choices are unfinished.
-    StreamIncomplete,
-    /// What came is not this protocol.
-    UpstreamDecodeError,
-    /// The provider gave up inside its 200.
-    UpstreamInBandError(InBandError),
-}
-
-impl BreakReason {
-    pub(crate) const fn as_str(&self) -> &'static str {
-        match self {
-            Self::TransportError => "transport_error",
-            Self::ReadTimeout => "read_timeout",
-            Self::DeadlineExceeded => "deadline_exceeded",
-            Self::StreamIncomplete => "stream_incomplete",
-            Self::UpstreamDecodeError => "upstream_decode_error",
-            Self::UpstreamInBandError(_) => "upstream_in_band_error",
-        }
-    }
-}
-
-/// How a committed stream ended.
-#[derive(Debug)]
-pub(crate) enum RelayOutcome {
-    /// Every choice finished, and the client has all of it.
-    Complete,
-    Broke(BreakReason),
-    /// The body was dropped before its end: the client left, or stalled and was cut.
-    ClientLeft,
-}
 
 /// Everything the owner of the money must know of a stream.
 pub(crate) struct RelayEnd {
@@ -172,11 +132,10 @@ pub struct RelayBody {
     reins: Arc<Reins>,
     is_over: bool,
     dialect: Dialect,
-    request_id: Arc<str>,
 }
 
 struct Reading {
-    stream: Translator,
+    course: Course,
     end: oneshot::Sender<RelayEnd>,
 }
 
@@ -207,12 +166,11 @@ impl RelayBody {
         reins.is_finished.store(opened.stream.is_complete(), Ordering::Release);
         let mut body = Self {
             upstream: Some(opened.upstream),
-            reading: Some(Reading { stream: opened.stream, end }),
+            reading: Some(Reading { course: Course::new(opened.stream, opened.request_id), end }),
             out: opened.held,
             reins: Arc::clone(&reins),
             is_over: false,
             dialect: opened.dialect,
-            request_id: opened.request_id,
         };
         if opened.has_ended {
             body.finish(RelayOutcome::Complete);
@@ -261,7 +219,7 @@ impl RelayBody {
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
                     self.reins.last_read_ms.store(now_ms, Ordering::Release);
-                    reading.stream.push(bytes);
+                    reading.course.push(bytes);
                     self.take_events();
                 }
                 Poll::Ready(Some(Err(_))) => self.end_of_upstream(BreakReason::TransportError),
@@ -272,49 +230,27 @@ impl RelayBody {
 
     /// Relays every whole event that is there, up to the end.
     fn take_events(&mut self) {
-        while let Some(reading) = self.reading.as_mut() {
-            let Some(step) = reading.stream.next_step(&mut self.out) else { return };
-            self.take(step);
+        let Some(reading) = self.reading.as_mut() else { return };
+        match reading.course.take_events(&mut self.out) {
+            Some(outcome) => self.finish(outcome),
+            None => self.reins.is_finished.store(reading.course.stream.is_complete(), Ordering::Release),
         }
     }
 
-    /// After one event: goes on, or ends with it.
-    fn take(&mut self, step: Step) {
-        let is_complete = self.reading.as_ref().is_some_and(|reading| reading.stream.is_complete());
-        match step {
-            Step::Quiet => {}
-            // After the finish it reads on: the usage comes last, and a connection read to its end is used again.
-            Step::Event { .. } => self.reins.is_finished.store(is_complete, Ordering::Release),
-            Step::End if is_complete => self.finish(RelayOutcome::Complete),
-            Step::End => self.finish(RelayOutcome::Broke(BreakReason::StreamIncomplete)),
-            Step::Error(error) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamInBandError(error))),
-            Step::Garbage(_) => self.finish(RelayOutcome::Broke(BreakReason::UpstreamDecodeError)),
-        }
-    }
-
-    /// A provider that closes after all choices finished has said everything (O08), however it closed.
     fn end_of_upstream(&mut self, otherwise: BreakReason) {
         let Some(reading) = self.reading.as_mut() else { return };
-        if let Some(last) = reading.stream.close(&mut self.out) {
-            self.take(last);
-        }
-        let is_complete = self.reading.as_ref().is_some_and(|reading| reading.stream.is_complete());
-        self.finish(if is_complete { RelayOutcome::Complete } else { RelayOutcome::Broke(otherwise) });
+        let outcome = reading.course.close(otherwise, &mut self.out);
+        self.finish(outcome);
     }
 
     /// Writes the one terminal that the outcome has and reports the end. The provider's connection closes here, unless the
     /// client left: then its owner decides.
     fn finish(&mut self, outcome: RelayOutcome) {
-        let Some(Reading { mut stream, end }) = self.reading.take() else { return };
+        let Some(Reading { mut course, end }) = self.reading.take() else { return };
         self.is_over = true;
         let upstream = self.upstream.take();
-        match &outcome {
-            RelayOutcome::Complete => stream.finish(&mut self.out),
-            RelayOutcome::Broke(reason) => {
-                stream.fail(&stream_error(reason), reason.as_str(), &self.request_id, &mut self.out);
-            }
-            RelayOutcome::ClientLeft => {}
-        }
+        course.finish(&outcome, &mut self.out);
+        let stream = course.stream;
         let (facts, billed_at_error) = (stream.facts(), stream.billed_usage());
         let rest = match (&outcome, upstream) {
             (RelayOutcome::ClientLeft, Some(upstream)) => {
@@ -331,16 +267,4 @@ impl Drop for RelayBody {
     fn drop(&mut self) {
         self.finish(RelayOutcome::ClientLeft);
     }
-}
-
-fn stream_error(reason: &BreakReason) -> ClientError {
-    let message = match reason {
-        BreakReason::TransportError => "The provider's connection broke. The answer is incomplete.",
-        BreakReason::ReadTimeout => "The provider fell silent. The answer is incomplete.",
-        BreakReason::DeadlineExceeded => "The answer took longer than allowed and is incomplete.",
-        BreakReason::StreamIncomplete => "The provider ended the stream early. The answer is incomplete.",
-        BreakReason::UpstreamDecodeError => "The provider sent something unreadable. The answer is incomplete.",
-        BreakReason::UpstreamInBandError(_) => "The provider reported an error. The answer is incomplete.",
-    };
-    ClientError::new("stream_error", reason.as_str(), message)
 }

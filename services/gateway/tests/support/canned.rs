@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep};
 use weir_runtime::tasks::Tasks;
 
 /// What follows the last byte.
@@ -81,6 +83,7 @@ pub struct Canned {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
     reply: Arc<Mutex<Reply>>,
+    open: Arc<AtomicUsize>,
     _tasks: Tasks,
 }
 
@@ -91,14 +94,20 @@ impl Canned {
         let asked = Arc::<Mutex<Vec<Asked>>>::default();
         let reply = Arc::new(Mutex::new(reply));
         let tasks = Tasks::new();
-        let (owner, seen, replies) = (tasks.clone(), Arc::clone(&asked), Arc::clone(&reply));
+        let open = Arc::<AtomicUsize>::default();
+        let (owner, seen, replies, count) = (tasks.clone(), Arc::clone(&asked), Arc::clone(&reply), Arc::clone(&open));
         drop(tasks.spawn("accept", async move {
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).unwrap();
-                drop(owner.spawn("connection", serve(stream, Arc::clone(&seen), Arc::clone(&replies))));
+                count.fetch_add(1, Ordering::Relaxed);
+                let (seen, replies, count) = (Arc::clone(&seen), Arc::clone(&replies), Arc::clone(&count));
+                drop(owner.spawn("connection", async move {
+                    serve(stream, seen, replies).await;
+                    count.fetch_sub(1, Ordering::Relaxed);
+                }));
             }
         }));
-        Self { address, asked, reply, _tasks: tasks }
+        Self { address, asked, reply, open, _tasks: tasks }
     }
 
     pub fn url(&self) -> String {
@@ -112,6 +121,24 @@ impl Canned {
 
     pub fn asked(&self) -> Vec<Asked> {
         self.asked.lock().clone()
+    }
+
+    /// Waits until a request was read whole.
+    pub async fn until_asked(&self) {
+        let deadline = Instant::now() + super::PATIENCE;
+        while self.asked.lock().is_empty() {
+            assert!(Instant::now() < deadline, "nobody asks");
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until the gateway has closed every connection.
+    pub async fn until_closed(&self) {
+        let deadline = Instant::now() + super::PATIENCE;
+        while self.open.load(Ordering::Relaxed) > 0 {
+            assert!(Instant::now() < deadline, "a connection is left open");
+            sleep(Duration::from_millis(2)).await;
+        }
     }
 }
 
@@ -168,7 +195,7 @@ async fn write_reply(stream: &mut TcpStream, reply: &Reply) -> Option<()> {
     stream.write_all(head.as_bytes()).await.ok()?;
     for (number, piece) in reply.pieces.iter().filter(|piece| !piece.is_empty()).enumerate() {
         if number > 0 && !reply.gap.is_zero() {
-            tokio::time::sleep(reply.gap).await;
+            sleep(reply.gap).await;
         }
         let mut chunk = format!("{:x}\r\n", piece.len()).into_bytes();
         chunk.extend_from_slice(piece);
@@ -180,7 +207,7 @@ async fn write_reply(stream: &mut TcpStream, reply: &Reply) -> Option<()> {
         Ending::Close => stream.shutdown().await.ok(),
         Ending::Reset => {
             // What was written must arrive before the reset throws it away.
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            sleep(Duration::from_millis(2)).await;
             socket2::SockRef::from(&*stream).set_linger(Some(Duration::ZERO)).ok()
         }
         Ending::Stall => {

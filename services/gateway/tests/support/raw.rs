@@ -77,6 +77,16 @@ impl Raw {
         timeout(within, end).await.is_ok()
     }
 
+    /// Reads until `text` has come.
+    pub async fn until(&mut self, text: &str) {
+        let found = async {
+            while !String::from_utf8_lossy(&self.rest).contains(text) {
+                assert!(self.more().await, "the connection ended before `{text}`");
+            }
+        };
+        timeout(PATIENCE, found).await.expect("it comes in time");
+    }
+
     async fn more(&mut self) -> bool {
         let mut bytes = [0; 16 * 1024];
         match self.stream.read(&mut bytes).await {
