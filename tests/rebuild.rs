@@ -169,7 +169,7 @@ async fn i15_flushed_while_the_brokers_are_away_and_a_gateway_is_stopped() {
     let (stack, _turn) = stack("60s").await;
     let load = Load::start(&stack);
     load.goes_on("requests", 0, 50).await;
-    Servers::shared().broker("kill");
+    Servers::shared().kill_broker(1);
     // Answers go on, and what they cost is in the spools.
     load.goes_on("requests into the spool", 0, 50).await;
     load.goes_on("requests into the other spool", 1, 20).await;
@@ -177,7 +177,7 @@ async fn i15_flushed_while_the_brokers_are_away_and_a_gateway_is_stopped() {
     Servers::shared().flush_redis();
     let began = Instant::now();
     tokio::time::sleep(Duration::from_secs(2)).await;
-    tokio::task::spawn_blocking(|| Servers::shared().broker("restart")).await.expect("it runs");
+    tokio::task::spawn_blocking(|| Servers::shared().restart_broker(1)).await.expect("it runs");
     let back = began.elapsed();
     tokio::time::sleep(Duration::from_secs(8)).await;
     let before = load.answered(0);

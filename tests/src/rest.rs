@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Method;
 use serde::Deserialize;
 
 use weir_domain::calendar::Window;
@@ -16,6 +18,7 @@ use weir_domain::quota::{Scope, Subject};
 use weir_ledger::SqliteLedger;
 use weir_ledger::contract::{LedgerStore as _, LineCursor, LinePage, OpenPage, OpenReservation, OpenStatus};
 
+use crate::client::Client;
 use crate::{House, eventually};
 
 /// One counter as the admin API shows it.
@@ -69,8 +72,7 @@ impl House {
 
     /// The samples of a metric, by their labels as they are written.
     pub async fn metric(&self, name: &str) -> BTreeMap<String, f64> {
-        let page = self.client.get("/metrics").await.expect(200).text();
-        page.lines().filter_map(|line| sample(line, name)).collect()
+        metric(&self.client, name).await.expect("the process answers")
     }
 
     /// Waits for rest, and reads everything of `tenant`.
@@ -200,6 +202,12 @@ async fn lines_of(ledger: &SqliteLedger, tenant: &TenantId) -> Vec<LedgerLine> {
             return all;
         }
     }
+}
+
+/// The samples of a metric of whoever `client` asks, by their labels as they are written; `None` when nobody answers.
+pub(crate) async fn metric(client: &Client, name: &str) -> Option<BTreeMap<String, f64>> {
+    let page = client.open(Method::GET, "/metrics", "text/plain", Bytes::new()).await.ok()?.read().await;
+    Some(page.expect(200).text().lines().filter_map(|line| sample(line, name)).collect())
 }
 
 /// `name{labels} value`.

@@ -3,26 +3,35 @@
 //! The servers are started once per test program and are gone when it is; each [`Stack`] has topics, keyspace and keys
 //! of its own on them. Everything is asked as an operator would: by HTTP and by the commands.
 
+mod books;
+pub mod load;
 mod servers;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::Method;
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use weir_runtime::units::HumanDuration;
+use weir_stub::journal::JournalOptions;
 use weir_stub::script::Scripts;
 use weir_stub::{Stub, StubOptions};
 
 use crate::catalog::{Catalog, KEY, PEPPER, PROVIDER_KEY, TENANT};
 use crate::client::Client;
+use crate::failpoints::{Plan, failpoints_binary};
+use crate::rest::metric;
 use crate::{Process, eventually, weir_binary};
 
-pub use servers::{Servers, is_skipped};
+pub use books::Books;
+pub use servers::{Layout, Servers, is_skipped};
 
 /// Starting a JVM, rebalancing a group, folding: on a shared machine.
 pub const LONG: Duration = Duration::from_secs(120);
@@ -35,11 +44,28 @@ pub struct StackSetup {
     /// More sections of `weir.toml`.
     pub config: String,
     pub gateways: usize,
+    pub layout: Layout,
+    /// For how long the brokers wait for a consumer that was killed.
+    pub session_timeout: Duration,
+    /// Of the calls that the provider writes down, the newest.
+    pub journal: usize,
+    /// What happens at named points of a process, by its name (`gateway-0`, `ledger`, …). Where there is any, all
+    /// processes are of the build with fail points.
+    pub plans: HashMap<&'static str, Plan>,
 }
 
 impl Default for StackSetup {
     fn default() -> Self {
-        Self { catalog: Catalog::default(), scripts: Scripts::default(), config: String::new(), gateways: 2 }
+        Self {
+            catalog: Catalog::default(),
+            scripts: Scripts::default(),
+            config: String::new(),
+            gateways: 2,
+            layout: Layout::default(),
+            session_timeout: Duration::from_secs(6),
+            journal: JournalOptions::default().entries,
+            plans: HashMap::new(),
+        }
     }
 }
 
@@ -51,6 +77,14 @@ pub struct RoleProcess {
     pub url: String,
     pub process: Process,
     starts: usize,
+    program: Program,
+}
+
+/// What is started, and in which environment.
+#[derive(Debug, Clone)]
+struct Program {
+    binary: PathBuf,
+    environment: Vec<(String, String)>,
 }
 
 /// What a role prints when it listens.
@@ -70,6 +104,9 @@ pub struct Stack {
     pub admin: Client,
     /// Of its topics.
     pub prefix: String,
+    pub servers: &'static Servers,
+    /// By the names of the processes.
+    pub plans: HashMap<&'static str, Plan>,
     folder: TempDir,
 }
 
@@ -82,9 +119,10 @@ impl Stack {
     /// ready and the tenant has its counters.
     pub async fn start(setup: StackSetup) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let StackSetup { catalog, scripts, config, gateways } = setup;
-        let servers = tokio::task::spawn_blocking(Servers::shared).await.expect("the servers start");
-        let stub = Stub::start(StubOptions { scripts, ..StubOptions::default() }).expect("the stub starts");
+        let StackSetup { catalog, scripts, config, gateways, layout, session_timeout, journal, plans } = setup;
+        let servers = tokio::task::spawn_blocking(move || Servers::of(layout)).await.expect("the servers start");
+        let journal = JournalOptions { entries: journal, ..JournalOptions::default() };
+        let stub = Stub::start(StubOptions { scripts, journal, ..StubOptions::default() }).expect("the stub starts");
         let folder = tempfile::Builder::new().prefix("weir-stack-").tempdir().expect("a folder can be made");
         let write = |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).expect("a file can be written");
@@ -97,19 +135,25 @@ impl Stack {
             .concat();
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
         let name = format!("t{}n{number}", std::process::id());
-        let stores = servers.sections(&name);
+        let stores = servers.sections(&name, session_timeout);
         write("weir.toml", &format!("{stores}\n{config}\n[secrets]\n{secrets}"));
         run_ok(folder.path(), &["topics", "apply"]);
         run_ok(folder.path(), &["migrate"]);
-        let path = folder.path();
+        let start = |role: &'static str, name: &str, more: &[&str]| {
+            let binary = if plans.is_empty() { weir_binary() } else { failpoints_binary() };
+            let environment = plans.get(name).map(Plan::environment).unwrap_or_default();
+            let program = Program { binary: binary.to_owned(), environment };
+            RoleProcess::start(folder.path(), role, name, more, program)
+        };
         // All at once: each waits for what it needs.
-        let control = RoleProcess::start(path, "control", "control", &["--catalog", "catalog.toml"]);
-        let ledger = RoleProcess::start(path, "ledger", "ledger", &[]);
-        let reconciler = RoleProcess::start(path, "reconciler", "reconciler", &[]);
-        let gateways = (0..gateways).map(|n| RoleProcess::start(path, "gateway", &format!("gateway-{n}"), &[]));
-        let gateways: Vec<RoleProcess> = gateways.collect();
+        let control = start("control", "control", &["--catalog", "catalog.toml"]);
+        let ledger = start("ledger", "ledger", &[]);
+        let reconciler = start("reconciler", "reconciler", &[]);
+        let gateways: Vec<RoleProcess> =
+            (0..gateways).map(|number| start("gateway", &format!("gateway-{number}"), &[])).collect();
         let admin = Client::new(&control.url, ADMIN_TOKEN);
-        let stack = Self { stub, gateways, ledger, reconciler, control, admin, prefix: format!("{name}."), folder };
+        let prefix = format!("{name}.");
+        let stack = Self { stub, gateways, ledger, reconciler, control, admin, prefix, servers, plans, folder };
         stack.ready().await;
         stack
     }
@@ -121,21 +165,29 @@ impl Stack {
     /// Waits until every role is ready and the counters of [`TENANT`] are there.
     pub async fn ready(&self) {
         for role in self.roles() {
-            role.ready().await;
+            let ready = role.ready().await;
+            assert!(ready.is_ok(), "{ready:?}\n{}", self.told());
         }
         eventually("counters of the tenant", LONG, async || self.counters().await).await;
     }
 
-    /// Of [`TENANT`]; `None` while nobody has built them.
+    /// To the admin API where it is now, after its process was started again.
+    pub fn reconnect(&mut self) {
+        self.admin = Client::new(&self.control.url, ADMIN_TOKEN);
+    }
+
+    /// Of [`TENANT`]; `None` while nobody has built them, and while nobody answers.
     pub async fn counters(&self) -> Option<Value> {
-        let answer = self.admin.get(&format!("/admin/v1/counters?tenant={TENANT}")).await;
+        let path = format!("/admin/v1/counters?tenant={TENANT}");
+        let open = self.admin.open(Method::GET, &path, "application/json", Bytes::new()).await.ok()?;
+        let answer = open.read().await;
         answer.status.is_success().then(|| answer.json())
     }
 
     /// Where its topics are.
     #[must_use]
     pub fn brokers(&self) -> String {
-        Servers::shared().brokers.join(",")
+        self.servers.brokers.join(",")
     }
 
     /// At a gateway, with the key of the tests.
@@ -166,13 +218,17 @@ impl Stack {
         let told = std::sync::Mutex::new(String::new());
         let rest = async || {
             let counters = self.counters().await?;
+            if counters["reserved"] != 0 || !self.has_derived_all().await {
+                *told.lock().expect("nobody panicked") =
+                    format!("reserved {}, or consumers behind", counters["reserved"]);
+                return None;
+            }
             let output = self.run(&["replay", "--verify", "--json"]);
             let verified: Option<Value> = serde_json::from_slice(&output.stdout).ok();
             *told.lock().expect("nobody panicked") =
                 format!("{counters}\n{verified:?}\n{}", String::from_utf8_lossy(&output.stderr));
             let verified = verified?;
-            let is_quiet = counters["reserved"] == 0 && verified["not_built_yet"] == 0;
-            (is_quiet && verified["agrees"] == true).then_some(verified)
+            (verified["not_built_yet"] == 0 && verified["agrees"] == true).then_some(verified)
         };
         let deadline = Instant::now() + LONG;
         loop {
@@ -185,6 +241,18 @@ impl Stack {
         }
     }
 
+    /// Whether the consumers say that nothing is before them. They look once a second, so it may be of before.
+    async fn has_derived_all(&self) -> bool {
+        for role in [&self.ledger, &self.reconciler] {
+            let lags = metric(&Client::new(&role.url, ""), "weir_consumer_lag_records").await;
+            let lags = lags.unwrap_or_else(|| panic!("{} does not answer\n{}", role.name, self.told()));
+            if lags.is_empty() || lags.values().any(|lag| *lag != 0.0) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// What every process said last: for the message of a failure.
     #[must_use]
     pub fn told(&self) -> String {
@@ -193,35 +261,41 @@ impl Stack {
 }
 
 impl RoleProcess {
-    fn start(folder: &Path, role: &'static str, name: &str, more: &[&str]) -> Self {
-        let (process, url) = launch(folder, role, name, more, 1);
-        Self { name: name.to_owned(), role, url, process, starts: 1 }
+    fn start(folder: &Path, role: &'static str, name: &str, more: &[&str], program: Program) -> Self {
+        let (process, url) = launch(folder, role, name, more, 1, &program);
+        Self { name: name.to_owned(), role, url, process, starts: 1, program }
     }
 
     /// Starts it again on its folder, at another port.
     pub fn restart(&mut self, stack_folder: &Path) {
         self.process.kill();
         self.starts += 1;
-        (self.process, self.url) = launch(stack_folder, self.role, &self.name, &[], self.starts);
+        (self.process, self.url) = launch(stack_folder, self.role, &self.name, &[], self.starts, &self.program);
     }
 
     /// Waits for `/readyz`.
-    pub async fn ready(&self) {
+    ///
+    /// # Errors
+    /// What it says instead, when it was not ready in time.
+    pub async fn ready(&self) -> Result<(), String> {
         let probe = Client::new(&self.url, "");
         let deadline = Instant::now() + LONG;
         loop {
             let answer = probe.get("/readyz").await;
             if answer.status.is_success() {
-                return;
+                return Ok(());
             }
-            assert!(Instant::now() < deadline, "{}: {}\n{}", self.name, answer.text(), self.process.told());
+            if Instant::now() > deadline {
+                return Err(format!("{}: {}", self.name, answer.text()));
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
 }
 
-fn launch(folder: &Path, role: &str, name: &str, more: &[&str], start: usize) -> (Process, String) {
-    let mut command = Command::new(weir_binary());
+fn launch(folder: &Path, role: &str, name: &str, more: &[&str], start: usize, program: &Program) -> (Process, String) {
+    let mut command = Command::new(&program.binary);
+    command.envs(program.environment.iter().map(|(name, value)| (name, value)));
     command.args([role, "--json", "--listen", "127.0.0.1:0", "--name", name, "--config", "weir.toml", "--data"]);
     command.arg(folder.join(name)).args(more).current_dir(folder);
     let mut process = Process::start(command, folder, &format!("{name}-{start}"));

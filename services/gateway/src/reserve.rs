@@ -77,7 +77,10 @@ async fn ask(gateway: &Arc<Inner>, prepared: &Prepared, id: ReservationId, hold:
     let lease_ms = gateway.lease_ms();
     let command = Command::Reserve(Arc::new(Reserve { created, limits: Arc::clone(&limits), lease_ms }));
     let mut record = Record::new(gateway, prepared, id, limits);
-    let reply = record.command(command).await.map_err(|_| Unavailable::Quota)?;
+    let reply = record.command(command).await.map_err(|error| {
+        tracing::info!(reservation_id = %id, error = &error as &dyn std::error::Error, "limits cannot be checked");
+        Unavailable::Quota
+    })?;
     let rates = reply.rates;
     judge(reply, &record, |limit| match limit.measure {
         Measure::Calendar { window, .. } => windows.resets_in_ms(window, now_ms),

@@ -1,0 +1,185 @@
+//! Servers and consumers that are lost while fifty requests a second flow, and exact books afterwards.
+//!
+//! `WEIR_OUTAGE=broker` goes only through those with that in their name.
+//!
+//! Each outage begins three seconds into a load through two gateways, plain and streamed, and lasts
+//! `WEIR_OUTAGE_SECONDS` (8 unless set; `make test-long` takes 20, which loses nothing but patience here: every timeout
+//! of the gateways is shorter than either). One request in five has a key of a limit that is used up while the outage
+//! lasts, so counters that come back too low would let another one through. Then everything is compared by
+//! `Stack::assert_exact`: log, ledger, counters, and the provider's bill call by call.
+#![cfg(test)]
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use weir_tests::catalog::{Catalog, TENANT, key_hash};
+use weir_tests::eventually;
+use weir_tests::random::number;
+use weir_tests::stack::load::{End, Load, Seen, answered, summary};
+use weir_tests::stack::{Books, LONG, Stack, StackSetup, is_skipped};
+
+/// Requests that the limited key of an outage has. Ten a second come: half of it is left when the outage begins.
+const MOST_REQUESTS: i64 = 60;
+const BEFORE: Duration = Duration::from_secs(3);
+/// After everything flows again.
+const AFTER: Duration = Duration::from_secs(4);
+/// The newest calls that the provider keeps: of all outages on one stack, as long as they are in `make test-long`.
+const CALLS: usize = 50_000;
+
+/// Leases shorter than by default, so that a hold whose reply was lost does not take a minute to end; longer than what an
+/// outage of eight seconds leaves waiting.
+const CONFIG: &str =
+    "[gateway]\nlease = \"20s\"\nrenew_every = \"5s\"\n[listener]\ndrain = \"5s\"\n[reconciler]\nlease = \"20s\"\n";
+
+/// What clients may see of an outage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    /// Nothing: not one request is refused.
+    Nothing,
+    /// 503 `quota_unavailable`, as long as limits cannot be checked. Nobody is let through unchecked.
+    QuotaUnavailable,
+}
+
+struct Outage {
+    /// Of the limited key too, hence no spaces.
+    name: &'static str,
+    clients: Clients,
+    strike: fn(&mut Stack),
+    heal: fn(&mut Stack),
+}
+
+const fn outage(name: &'static str, clients: Clients, strike: fn(&mut Stack), heal: fn(&mut Stack)) -> Outage {
+    Outage { name, clients, strike, heal }
+}
+
+fn length() -> Duration {
+    Duration::from_secs(number("WEIR_OUTAGE_SECONDS").unwrap_or(8))
+}
+
+/// The key whose requests run out during an outage.
+fn limited_key(number: usize) -> String {
+    format!("weir_live_OutageOutageOutageOutageOutag{number:02}00000")
+}
+
+/// Makes a stack with a limited key for each outage, goes through all of them, and compares after each.
+async fn go_through(outages: &[Outage]) {
+    let only = std::env::var("WEIR_OUTAGE").unwrap_or_default();
+    let outages: Vec<&Outage> = outages.iter().filter(|outage| outage.name.contains(&only)).collect();
+    let mut more = String::new();
+    for (number, outage) in outages.iter().enumerate() {
+        let (name, hash) = (outage.name, key_hash(&limited_key(number)));
+        more += &format!(
+            "\n[[key]]\nname = \"{name}\"\ntenant = \"{TENANT}\"\nhash = \"{hash}\"\n\n[[limit]]\ntenant = \"{TENANT}\"\n\
+             key = \"{name}\"\nkind = \"requests per day\"\nmax = {MOST_REQUESTS}\n"
+        );
+    }
+    let catalog = Catalog::default().and(&more);
+    let setup = StackSetup { catalog, journal: CALLS, config: CONFIG.to_owned(), ..StackSetup::default() };
+    let mut stack = Stack::start(setup).await;
+    // A gateway is ready with its first policy, and that may be the one before the keys.
+    for gateway in 0..stack.gateways.len() {
+        let client = stack.client(gateway).with_key(&limited_key(outages.len() - 1));
+        let is_known = async || (client.get("/v1/models").await.status == 200).then_some(());
+        eventually("a gateway that knows the keys", LONG, is_known).await;
+    }
+    let mut all = Vec::new();
+    for (number, outage) in outages.iter().enumerate() {
+        all.extend(go_through_one(&mut stack, outage, &limited_key(number)).await);
+        let began = Instant::now();
+        let books = stack.assert_exact(&answered(&all)).await;
+        println!("  exact after {:.1?}, {} had to be reported", began.elapsed(), books.pending);
+        assert_limit_held(&books, outage.name);
+    }
+}
+
+async fn go_through_one(stack: &mut Stack, outage: &Outage, second_key: &str) -> Vec<Seen> {
+    let load = Load::start(stack, second_key);
+    tokio::time::sleep(BEFORE).await;
+    let struck = load.elapsed();
+    tokio::task::block_in_place(|| (outage.strike)(stack));
+    tokio::time::sleep((struck + length()).saturating_sub(load.elapsed())).await;
+    let healing = load.elapsed();
+    tokio::task::block_in_place(|| (outage.heal)(stack));
+    let healed = load.elapsed();
+    // Where clients see nothing it is asked from the strike on.
+    let flows = load.flows(if outage.clients == Clients::Nothing { struck } else { healing }).await;
+    let flows = flows.unwrap_or_else(|ended| panic!("{}: {ended}\n{}", outage.name, stack.told()));
+    tokio::time::sleep(AFTER).await;
+    let seen = load.stop().await;
+    println!("{}: {} sent, {}", outage.name, seen.len(), summary(&seen));
+    let since = |from: Duration| flows.saturating_sub(from);
+    println!("  healed after {:.1?}; flowing {:.1?} after the strike", healed - struck, since(struck));
+    println!("  and {:.1?} after the servers were there again", since(healed));
+    for one in &seen {
+        let is_fine = match &one.end {
+            End::Whole => true,
+            // The limit of the second key.
+            End::Refused(429, _) => one.is_second_key,
+            End::Refused(503, code) => outage.clients == Clients::QuotaUnavailable && code == "quota_unavailable",
+            End::Refused(..) | End::Broken(_) => false,
+        };
+        assert!(is_fine, "{}: {one:?}\n{}", outage.name, stack.told());
+    }
+    seen
+}
+
+/// By the ledger's own sum the limited key got what it may have, and not one more.
+fn assert_limit_held(books: &Books, name: &str) {
+    let counters = books.counters["counters"].as_array().expect("counters are listed");
+    let of_key = |counter: &&Value| counter["subject"] == "key" && counter["name"] == name;
+    let id = counters.iter().find(of_key).and_then(|counter| counter["id"].as_str());
+    let charged = id.and_then(|id| books.requests.get(id)).copied();
+    assert_eq!(charged, Some(MOST_REQUESTS), "requests of the limited key of {name}");
+}
+
+fn killed_roles(stack: &mut Stack) {
+    for role in [&mut stack.ledger, &mut stack.reconciler, &mut stack.control] {
+        role.process.kill();
+    }
+}
+
+fn restarted_roles(stack: &mut Stack) {
+    let folder = stack.folder().to_owned();
+    for role in [&mut stack.ledger, &mut stack.reconciler, &mut stack.control] {
+        role.restart(&folder);
+    }
+    stack.reconnect();
+}
+
+/// The node with the tenant's counters.
+fn kill_redis(stack: &mut Stack) {
+    let number = stack.servers.redis_master_of(stack.prefix.trim_end_matches('.'));
+    stack.servers.kill_redis(number);
+}
+
+fn restart_redis(stack: &mut Stack) {
+    stack.servers.restart_redis();
+}
+
+const fn nothing(_: &mut Stack) {}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn each_server_lost_alone_under_load() {
+    if is_skipped("a broker, the CQL server, a Redis master, every consumer, lost under load") {
+        return;
+    }
+    let outages = [
+        outage(
+            "the-only-broker-killed",
+            Clients::Nothing,
+            |stack| stack.servers.kill_broker(1),
+            |stack| stack.servers.restart_broker(1),
+        ),
+        outage(
+            "the-CQL-server-killed",
+            Clients::Nothing,
+            |stack| stack.servers.kill_cql(),
+            |stack| stack.servers.restart_cql(),
+        ),
+        outage("every-consumer-and-the-control-plane-killed", Clients::Nothing, killed_roles, restarted_roles),
+        outage("a-Redis-master-without-replica-killed", Clients::QuotaUnavailable, kill_redis, restart_redis),
+        outage("FLUSHALL", Clients::QuotaUnavailable, |stack| stack.servers.flush_redis(), nothing),
+    ];
+    go_through(&outages).await;
+}
