@@ -25,8 +25,10 @@ const ANSWER_NANOS: i64 = weir_tests::catalog::nanos(20, 0, 100);
 /// In flight at each gateway. So many holds are at stake.
 const WORKERS: usize = 16;
 
-/// Leases are short, so that what a closed store did not take is swept within the test.
-const CONFIG: &str = "[gateway]\nlease = \"10s\"\nrenew_every = \"3s\"\n[listener]\ndrain = \"5s\"\n";
+/// Leases are short, so that what a closed store did not take is swept within the test; checkpoints come often, so that
+/// what is rebuilt is more than one fold from the start.
+const CONFIG: &str =
+    "[ledger]\ncheckpoint_events = 200\n[gateway]\nlease = \"10s\"\nrenew_every = \"3s\"\n[listener]\ndrain = \"5s\"\n";
 
 async fn stack(patience: &str) -> (Arc<Stack>, MutexGuard<'static, ()>) {
     let turn = TURN.lock().await;
@@ -158,6 +160,14 @@ async fn i15_flushed_under_load_and_no_limit_is_passed() {
     load.until_spent(&stack).await;
     is_exact(&stack).await;
     println!("{:#?}", told_of(&stack, "counters rebuilt"));
+
+    // A request is six events. Only the tail behind each partition's checkpoint is folded.
+    let rebuilt = stack.command(&["quota", "rebuild", "--who", "ada", "--why", "drill", "--json"]);
+    let rebuilt: Value = serde_json::from_str(&rebuilt).expect("JSON");
+    let in_all = 6 * BUDGET_NANOS / ANSWER_NANOS;
+    println!("from checkpoints: {rebuilt}, of {in_all} events");
+    assert!(rebuilt["events"].as_i64().is_some_and(|events| events < in_all / 2), "{rebuilt}");
+    is_exact(&stack).await;
 }
 
 /// Holds wait in two spools, one of them of a process that is stopped, when everything is lost.

@@ -85,17 +85,18 @@ pub trait LedgerStore: Positions + Parking + Debug + Send + Sync {
     /// [`LedgerError`].
     async fn count(&self) -> Result<Count, LedgerError>;
 
-    /// Keeps an image of the fold and lets go of all but the newest `keep`.
+    /// Keeps an image of the fold and lets go of all but the newest `keep` of the same partitions.
     ///
     /// # Errors
     /// [`LedgerError`].
     async fn save_checkpoint(&self, checkpoint: StoredCheckpoint, keep: usize) -> Result<(), LedgerError>;
 
-    /// The `nth` newest checkpoint as it was stored, unverified; zero is the newest.
+    /// The `nth` newest checkpoint of exactly these `partitions`, ascending, as it was stored, unverified; zero is the
+    /// newest.
     ///
     /// # Errors
     /// [`LedgerError`].
-    async fn checkpoint(&self, nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError>;
+    async fn checkpoint(&self, partitions: &[u32], nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError>;
 }
 
 /// Everything one batch of events has to say about one reservation.
@@ -221,11 +222,19 @@ pub struct Count {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredCheckpoint {
     pub taken_at_ms: i64,
-    /// Next offset by partition of the reservations' topic.
+    /// Next offset by partition of the reservations' topic, ascending.
     pub positions: Vec<(u32, u64)>,
     pub format: u32,
     pub sha256: [u8; 32],
     pub image: Vec<u8>,
+}
+
+impl StoredCheckpoint {
+    /// The partitions that it is of, ascending.
+    #[must_use]
+    pub fn partitions(&self) -> Vec<u32> {
+        self.positions.iter().map(|(partition, _)| *partition).collect()
+    }
 }
 
 /// Why the store did not do it.

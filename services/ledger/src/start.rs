@@ -91,8 +91,7 @@ pub async fn start(
     })
 }
 
-/// The fold of one partition where its builder stands: what a process goes on from that takes it over. Folds it from its
-/// first record, because a checkpoint is of all partitions.
+/// The fold of one partition where its builder stands: what a process goes on from that takes it over.
 ///
 /// # Errors
 /// [`StartError`].
@@ -102,16 +101,53 @@ pub async fn partition(
     partition: u32,
     options: BookOptions,
 ) -> Result<Folded, StartError> {
-    let bound = bound(log, store, partition).await?;
-    if bound.start > 0 {
-        return Err(StartError::HistoryGone { partition, start: bound.start });
+    Ok(to_builder(log, store, partition, options).await?.0)
+}
+
+/// Books at the end of a log whose partitions are folded apart.
+#[derive(Debug, Default)]
+pub struct Books {
+    /// Of each tenant one for each partition that it has reservations on; what it has in all is their sum.
+    pub by_tenant: HashMap<TenantId, Vec<Book>>,
+    /// Events folded in all, since the checkpoints.
+    pub replayed_events: u64,
+}
+
+/// Folds each partition from its own checkpoint up to where it ends now.
+///
+/// # Errors
+/// [`StartError`].
+pub async fn books(
+    log: &dyn EventLog,
+    store: &Arc<dyn LedgerStore>,
+    options: BookOptions,
+) -> Result<Books, StartError> {
+    let mut books = Books::default();
+    for partition in 0..log.partitions(Topic::Reservations) {
+        let (mut folded, bound) = to_builder(log, store, partition, options).await?;
+        Replay { log, store: &**store, folded: &mut folded }.follow(partition, &bound, bound.end).await?;
+        books.replayed_events += folded.replayed_events;
+        for (tenant, book) in folded.projection.into_fold().into_books() {
+            books.by_tenant.entry(tenant).or_default().push(book);
+        }
     }
-    let projection = Projection::new(Fold::new(options), i64::MIN);
-    let mut folded = Folded { projection, positions: BTreeMap::from([(partition, bound.start)]), replayed_events: 0 };
+    Ok(books)
+}
+
+async fn to_builder(
+    log: &dyn EventLog,
+    store: &Arc<dyn LedgerStore>,
+    partition: u32,
+    options: BookOptions,
+) -> Result<(Folded, Bounds), StartError> {
+    let mut bounds = BTreeMap::from([(partition, bound(log, store, partition).await?)]);
+    let (mut folded, left_out, _) = newest_checkpoint(&**store, &bounds, options).await?;
+    let bound = bounds.remove(&partition).ok_or(ReadError::NoPartition { topic: Topic::Reservations, partition })?;
     let mut replay = Replay { log, store: &**store, folded: &mut folded };
+    replay.catch_up(partition, &bound, &left_out).await?;
     replay.follow(partition, &bound, bound.builder).await?;
     folded.projection.stored();
-    Ok(folded)
+    Ok((folded, bound))
 }
 
 /// Where one partition begins and ends, and where the builder stands.
@@ -145,7 +181,8 @@ async fn newest_checkpoint(
     options: BookOptions,
 ) -> Result<(Folded, Vec<LeftOut>, Option<i64>), StartError> {
     let mut nth = 0;
-    while let Some(stored) = store.checkpoint(nth).await? {
+    let partitions: Vec<u32> = bounds.keys().copied().collect();
+    while let Some(stored) = store.checkpoint(&partitions, nth).await? {
         match checkpoint::open(&stored, options).and_then(|opened| placed(opened, &stored.positions, bounds)) {
             Ok((folded, left_out)) => return Ok((folded, left_out, Some(stored.taken_at_ms))),
             Err(flaw) => {

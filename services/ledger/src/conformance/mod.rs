@@ -162,7 +162,7 @@ pub async fn finds_nothing_of_what_was_never_created(harness: &dyn Harness) -> O
     assert_eq!(store.lines(everything("acme", 10)).await?, vec![]);
     assert_eq!(store.totals(&TenantId::from("acme"), None, None).await?, Amounts::ZERO);
     assert_eq!(store.count().await?, Count::default());
-    assert_eq!(store.checkpoint(0).await?, None);
+    assert_eq!(store.checkpoint(&[0], 0).await?, None);
     Ok(())
 }
 
@@ -373,19 +373,28 @@ pub async fn posts_the_same_from_two_writers_at_once(harness: &dyn Harness) -> O
 /// When the store fails.
 pub async fn keeps_the_newest_checkpoints(harness: &dyn Harness) -> Outcome {
     let store = harness.open().await?;
-    let checkpoint = |n: u8| StoredCheckpoint {
+    let of = |positions: Vec<(u32, u64)>, n: u8| StoredCheckpoint {
         taken_at_ms: i64::from(n),
-        positions: vec![(0, u64::from(n)), (1, 7)],
+        positions,
         format: 1,
         sha256: [n; 32],
         image: vec![n; usize::from(n) * 5_000_000],
     };
+    let checkpoint = |n: u8| of(vec![(0, u64::from(n)), (1, 7)], n);
+    // Those of other partitions, in between, push nothing out and are not found in its place.
+    let alone = |partition: u32| of(vec![(partition, 9)], 1);
     for n in 0..5 {
         store.save_checkpoint(checkpoint(n), 3).await?;
+        store.save_checkpoint(alone(u32::from(n) * 120), 1).await?;
     }
     for (nth, n) in [(0, 4), (1, 3), (2, 2)] {
-        assert!(store.checkpoint(nth).await? == Some(checkpoint(n)), "the {nth}th newest");
+        assert!(store.checkpoint(&[0, 1], nth).await? == Some(checkpoint(n)), "the {nth}th newest");
     }
-    assert_eq!(store.checkpoint(3).await?, None);
+    assert_eq!(store.checkpoint(&[0, 1], 3).await?, None);
+    for partition in [0, 120, 240, 360, 480] {
+        assert!(store.checkpoint(&[partition], 0).await? == Some(alone(partition)), "of partition {partition}");
+        assert_eq!(store.checkpoint(&[partition], 1).await?, None);
+    }
+    assert_eq!(store.checkpoint(&[1], 0).await?, None);
     Ok(())
 }

@@ -1,4 +1,8 @@
 //! Checkpoints: an image in parts, each a partition of its own, and a head that counts once every part is there.
+//!
+//! Each partition of the log has its own, on a shelf of heads that it shares with few others; those of several partitions
+//! together have a shelf too. Numbers are of the whole table, because parts are found by them alone: the lane of whose
+//! they are is in the remainder.
 
 use futures_util::future::try_join_all;
 use scylla::DeserializeRow;
@@ -13,6 +17,22 @@ use super::stored::{damaged, parsed, text};
 const PART_BYTES: usize = 256 * 1024;
 /// Parts under way at once: some megabytes in the servers' queues.
 const PARTS_AT_ONCE: usize = 8;
+/// Shelves of single partitions, and the one of all others.
+const SHELVES: u32 = 120;
+/// Numbers of one lane are so far apart. A log has fewer partitions.
+const STRIDE: i64 = 1024;
+
+/// Where checkpoints of `partitions` are: the shelf, and the remainder of their numbers.
+fn lane_of(partitions: &[u32]) -> (i8, i64) {
+    const OTHERS: (i8, i64) = (120, STRIDE - 1);
+    match partitions {
+        [partition] if i64::from(*partition) < STRIDE - 1 => {
+            (i8::try_from(partition % SHELVES).unwrap_or(OTHERS.0), i64::from(*partition))
+        }
+        _ => OTHERS,
+    }
+}
+
 /// Tries to take a number that another process takes at the same time.
 const CLAIMS: usize = 16;
 
@@ -35,7 +55,9 @@ impl Head {
 
 impl CqlLedger {
     pub(super) async fn write_checkpoint(&self, checkpoint: &StoredCheckpoint, keep: usize) -> Result<(), LedgerError> {
-        let number = self.claim_number().await?;
+        let partitions = checkpoint.partitions();
+        let (shelf, lane) = lane_of(&partitions);
+        let number = self.claim_number(shelf, lane).await?;
         let parts: Vec<(i32, &[u8])> = (0..).zip(checkpoint.image.chunks(PART_BYTES)).collect();
         for parts in parts.chunks(PARTS_AT_ONCE) {
             let puts = parts.iter().map(|(part, bytes)| {
@@ -47,20 +69,22 @@ impl CqlLedger {
         let positions = text("checkpoint", &checkpoint.positions)?;
         let format = i32::try_from(checkpoint.format).map_err(|error| damaged("checkpoint", &error))?;
         let count = i32::try_from(parts.len()).map_err(|error| damaged("checkpoint", &error))?;
-        let head = (checkpoint.taken_at_ms, positions, format, &checkpoint.sha256[..], count, number);
+        let head = (checkpoint.taken_at_ms, positions, format, &checkpoint.sha256[..], count, shelf, number);
         self.cql.conditional(&self.statements.checkpoints.finish_checkpoint, head).await?;
-        self.prune(number, keep).await
+        self.prune((shelf, lane), number, keep).await
     }
 
-    async fn heads(&self) -> Result<Vec<Head>, LedgerError> {
-        self.cql.rows(&self.statements.checkpoints.checkpoints, ()).await
+    async fn heads(&self, (shelf, lane): (i8, i64)) -> Result<Vec<Head>, LedgerError> {
+        let heads: Vec<Head> = self.cql.rows(&self.statements.checkpoints.checkpoints, (shelf,)).await?;
+        Ok(heads.into_iter().filter(|head| head.number % STRIDE == lane).collect())
     }
 
     /// The next number, which nobody else has.
-    async fn claim_number(&self) -> Result<i64, LedgerError> {
+    async fn claim_number(&self, shelf: i8, lane: i64) -> Result<i64, LedgerError> {
         for _ in 0..CLAIMS {
-            let number = self.heads().await?.first().map_or(1, |newest| newest.number + 1);
-            if self.cql.conditional(&self.statements.checkpoints.claim_checkpoint, (number,)).await? {
+            let number =
+                self.heads((shelf, lane)).await?.first().map_or(STRIDE + lane, |newest| newest.number + STRIDE);
+            if self.cql.conditional(&self.statements.checkpoints.claim_checkpoint, (shelf, number)).await? {
                 return Ok(number);
             }
         }
@@ -69,14 +93,14 @@ impl CqlLedger {
 
     /// Removes what is older than the newest `keep`, and what was never finished before `own`. The head goes first, so
     /// that nobody begins to read what goes.
-    async fn prune(&self, own: i64, keep: usize) -> Result<(), LedgerError> {
-        let heads = self.heads().await?;
+    async fn prune(&self, of: (i8, i64), own: i64, keep: usize) -> Result<(), LedgerError> {
+        let heads = self.heads(of).await?;
         let (complete, broken): (Vec<_>, Vec<_>) = heads.into_iter().partition(Head::is_complete);
         let surplus = complete.into_iter().skip(keep.max(1));
         // A process may be writing one now; one that is two numbers behind was left by one that died.
-        let broken = broken.into_iter().filter(|head| head.number < own - 1);
+        let broken = broken.into_iter().filter(|head| head.number < own - STRIDE);
         for head in surplus.chain(broken) {
-            self.cql.conditional(&self.statements.checkpoints.delete_checkpoint, (head.number,)).await?;
+            self.cql.conditional(&self.statements.checkpoints.delete_checkpoint, (of.0, head.number)).await?;
             let parts: Vec<i32> = (0..head.parts.unwrap_or(0)).collect();
             for parts in parts.chunks(PARTS_AT_ONCE) {
                 let delete =
@@ -87,8 +111,20 @@ impl CqlLedger {
         Ok(())
     }
 
-    pub(super) async fn read_checkpoint(&self, nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError> {
-        let Some(head) = self.heads().await?.into_iter().filter(Head::is_complete).nth(nth) else { return Ok(None) };
+    pub(super) async fn read_checkpoint(
+        &self,
+        partitions: &[u32],
+        nth: usize,
+    ) -> Result<Option<StoredCheckpoint>, LedgerError> {
+        let heads = self.heads(lane_of(partitions)).await?;
+        let mut of_these = Vec::with_capacity(heads.len());
+        for head in heads.into_iter().filter(Head::is_complete) {
+            let positions: Vec<(u32, u64)> = parsed("checkpoint", head.positions.as_deref().unwrap_or("[]"))?;
+            if positions.iter().map(|(partition, _)| partition).eq(partitions) {
+                of_these.push(head);
+            }
+        }
+        let Some(head) = of_these.into_iter().nth(nth) else { return Ok(None) };
         let Head { number, taken_at_ms, positions, format, sha256, parts, .. } = head;
         let missing = || damaged("checkpoint", &"its head is half written");
         let (Some(taken_at_ms), Some(positions), Some(format)) = (taken_at_ms, positions, format) else {

@@ -95,7 +95,7 @@ impl LedgerStore for CqlLedger {
         self.write_checkpoint(&checkpoint, keep).await
     }
 
-    async fn checkpoint(&self, nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError> {
-        self.read_checkpoint(nth).await
+    async fn checkpoint(&self, partitions: &[u32], nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError> {
+        self.read_checkpoint(partitions, nth).await
     }
 }

@@ -272,21 +272,21 @@ impl Checkpoints {
     async fn prepare(prepare: &Prepare<'_>) -> Result<Self, LedgerError> {
         Ok(Self {
             claim_checkpoint: prepare
-                .conditional("INSERT INTO {ks}.checkpoints (shelf, number) VALUES (0, ?) IF NOT EXISTS")
+                .conditional("INSERT INTO {ks}.checkpoints (shelf, number) VALUES (?, ?) IF NOT EXISTS")
                 .await?,
             finish_checkpoint: prepare
                 .conditional(
                     "UPDATE {ks}.checkpoints SET is_complete = true, taken_at_ms = ?, positions = ?, format = ?, \
-                     sha256 = ?, parts = ? WHERE shelf = 0 AND number = ? IF EXISTS",
+                     sha256 = ?, parts = ? WHERE shelf = ? AND number = ? IF EXISTS",
                 )
                 .await?,
             delete_checkpoint: prepare
-                .conditional("DELETE FROM {ks}.checkpoints WHERE shelf = 0 AND number = ? IF EXISTS")
+                .conditional("DELETE FROM {ks}.checkpoints WHERE shelf = ? AND number = ? IF EXISTS")
                 .await?,
             checkpoints: prepare
                 .plain(
                     "SELECT number, is_complete, taken_at_ms, positions, format, sha256, parts FROM {ks}.checkpoints \
-                     WHERE shelf = 0",
+                     WHERE shelf = ?",
                 )
                 .await?,
             put_part: prepare.upsert("checkpoint_parts", "number, part, bytes").await?,

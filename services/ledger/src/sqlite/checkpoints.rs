@@ -21,26 +21,43 @@ pub(super) fn save(connection: &mut Connection, checkpoint: &StoredCheckpoint, k
     for (part, bytes) in checkpoint.image.chunks(PART_BYTES).enumerate() {
         transaction.execute(insert_part, params![number, part, bytes]).map_err(store_error)?;
     }
-    let keep = i64::try_from(keep.max(1)).unwrap_or(i64::MAX);
-    let prune = "DELETE FROM checkpoints WHERE number NOT IN
-                     (SELECT number FROM checkpoints ORDER BY number DESC LIMIT ?1)";
-    transaction.execute(prune, [keep]).map_err(store_error)?;
+    for surplus in numbers(&transaction, &checkpoint.partitions())?.into_iter().skip(keep.max(1)) {
+        transaction.execute("DELETE FROM checkpoints WHERE number = ?1", [surplus]).map_err(store_error)?;
+    }
     let prune_parts = "DELETE FROM checkpoint_parts WHERE checkpoint NOT IN (SELECT number FROM checkpoints)";
     transaction.execute(prune_parts, []).map_err(store_error)?;
     transaction.commit().map_err(store_error)
 }
 
-pub(super) fn load(connection: &Connection, nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError> {
-    let select = "SELECT number, taken_at_ms, positions, format, sha256 FROM checkpoints ORDER BY number DESC
-                  LIMIT 1 OFFSET ?1";
+/// Of these partitions, newest first. There are only as many as are kept, so all are looked at.
+fn numbers(connection: &Connection, partitions: &[u32]) -> Result<Vec<i64>, LedgerError> {
+    let select = "SELECT number, positions FROM checkpoints ORDER BY number DESC";
+    let mut statement = connection.prepare_cached(select).map_err(store_error)?;
+    let mut rows = statement.query([]).map_err(store_error)?;
+    let mut numbers = Vec::new();
+    while let Some(row) = rows.next().map_err(store_error)? {
+        let (number, positions): (i64, String) = (row.get(0).map_err(store_error)?, row.get(1).map_err(store_error)?);
+        let positions: Vec<(u32, u64)> =
+            serde_json::from_str(&positions).map_err(|error| damaged("checkpoint", &error))?;
+        if positions.iter().map(|(partition, _)| partition).eq(partitions) {
+            numbers.push(number);
+        }
+    }
+    Ok(numbers)
+}
+
+pub(super) fn load(
+    connection: &Connection,
+    partitions: &[u32],
+    nth: usize,
+) -> Result<Option<StoredCheckpoint>, LedgerError> {
+    let Some(number) = numbers(connection, partitions)?.into_iter().nth(nth) else { return Ok(None) };
+    let select = "SELECT taken_at_ms, positions, format, sha256 FROM checkpoints WHERE number = ?1";
     let head = connection
-        .query_row(select, [nth], |row| {
-            let positions: String = row.get(2)?;
-            Ok((row.get::<_, i64>(0)?, row.get(1)?, positions, row.get(3)?, row.get(4)?))
-        })
+        .query_row(select, [number], |row| Ok((row.get(0)?, row.get::<_, String>(1)?, row.get(2)?, row.get(3)?)))
         .optional()
         .map_err(store_error)?;
-    let Some((number, taken_at_ms, positions, format, sha256)) = head else { return Ok(None) };
+    let Some((taken_at_ms, positions, format, sha256)) = head else { return Ok(None) };
     let mut statement = connection
         .prepare_cached("SELECT bytes FROM checkpoint_parts WHERE checkpoint = ?1 ORDER BY part")
         .map_err(store_error)?;

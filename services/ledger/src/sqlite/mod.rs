@@ -158,8 +158,9 @@ impl LedgerStore for SqliteLedger {
         self.writer()?.run(move |connection| checkpoints::save(connection, &checkpoint, keep)).await
     }
 
-    async fn checkpoint(&self, nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError> {
-        self.pages.run(move |connection| checkpoints::load(connection, nth)).await
+    async fn checkpoint(&self, partitions: &[u32], nth: usize) -> Result<Option<StoredCheckpoint>, LedgerError> {
+        let partitions = partitions.to_vec();
+        self.pages.run(move |connection| checkpoints::load(connection, &partitions, nth)).await
     }
 }
 

@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use weir_domain::calendar::Window;
 use weir_domain::ids::TenantId;
-use weir_domain::quota::{Book, Entry, ScopeCounters};
+use weir_domain::quota::{Book, Counter, Entry, Scope};
+use weir_domain::rate::RateWindow;
 
 use crate::contract::QuotaError;
 
@@ -165,28 +167,33 @@ impl RedisQuota {
         Ok(Some(Begun { token, answer }))
     }
 
-    /// Puts `book` in the place of what was taken away, and opens it. Open leases get `lease_ms` from now, because nobody
-    /// could renew; revocations that only the store knew stay.
+    /// Puts the sum of `books` in the place of what was taken away, and opens it: each is of other reservations, as one
+    /// partition of the log has them. Open leases get `lease_ms` from now, because nobody could renew; revocations that
+    /// only the store knew stay.
     pub async fn finish_rebuild(
         &self,
         tenant: &TenantId,
         begun: &Begun,
-        book: &Book,
+        mut books: Vec<Book>,
         lease_ms: i64,
     ) -> Result<Rebuilt, QuotaError> {
         let started = Instant::now();
         let keys = self.keys(tenant);
         let Begun { token, answer } = begun;
         let now_ms = self.status(tenant).await?.now_ms;
-        let mut book = book.clone();
-        book.grace(now_ms, lease_ms);
+        books.iter_mut().for_each(|book| book.grace(now_ms, lease_ms));
 
         let mut filling = Filling { store: self, tenant, keys: &keys, token, chunk: Chunk::default() };
         let generation = answer.rest(0).text();
         filling.clear(answer).await?;
-        let reservations = filling.records(&book, &generation, now_ms).await?;
-        let counters = filling.counters(&book).await?;
-        filling.small_things(&book, answer).await?;
+        let mut reservations = 0;
+        let mut sums = Sums::default();
+        for book in &books {
+            reservations += filling.records(book, &generation, now_ms).await?;
+            sums.add(book);
+        }
+        let counters = filling.counters(&sums).await?;
+        filling.small_things(&books, answer).await?;
         filling.flush().await?;
 
         self.in_use(tenant).await?;
@@ -200,7 +207,7 @@ impl RedisQuota {
     pub async fn rebuild(&self, tenant: &TenantId, book: &Book, lease_ms: i64) -> Result<Rebuilt, QuotaError> {
         let begun = self.begin_rebuild(tenant, Unless::Never).await?;
         let begun = begun.ok_or_else(|| malformed("a rebuild that began"))?;
-        self.finish_rebuild(tenant, &begun, book, lease_ms).await
+        self.finish_rebuild(tenant, &begun, vec![book.clone()], lease_ms).await
     }
 
     async fn in_use(&self, tenant: &TenantId) -> Result<(), QuotaError> {
@@ -332,20 +339,20 @@ impl Filling<'_> {
         Ok(written)
     }
 
-    async fn counters(&mut self, book: &Book) -> Result<usize, QuotaError> {
+    async fn counters(&mut self, sums: &Sums) -> Result<usize, QuotaError> {
         let mut written = 0;
-        for (scope, counters) in book.scopes() {
+        for (scope, sum) in &sums.0 {
             let code = scope_code(scope);
             let mut windows = String::from(" ");
-            for (window, counter) in counters.windows() {
-                windows.push_str(&window_code(window));
+            for (window, counter) in &sum.windows {
+                windows.push_str(&window_code(*window));
                 windows.push(' ');
                 let cells = [("rtu", counter.total(), ""), ("RTU", counter.charged, ""), ("rtu", counter.pending, "p")];
                 let mut fields = Vec::new();
                 for (units, amounts, prefix) in cells {
                     let values = [amounts.requests, amounts.tokens, amounts.usd.nanos()];
                     for (unit, value) in units.chars().zip(values).filter(|(_, value)| *value != 0) {
-                        fields.push(format!("{prefix}{unit} {} {code}", window_code(window)).into_bytes());
+                        fields.push(format!("{prefix}{unit} {} {code}", window_code(*window)).into_bytes());
                         fields.push(text(value));
                     }
                 }
@@ -356,17 +363,19 @@ impl Filling<'_> {
             }
             self.put("HSET", self.keys.book(), vec![format!("windows {code}").into_bytes(), windows.into_bytes()])
                 .await?;
-            self.rate(&code, counters).await?;
+            self.rate(&code, sum).await?;
         }
         Ok(written)
     }
 
-    async fn rate(&mut self, scope: &str, counters: &ScopeCounters) -> Result<(), QuotaError> {
-        let (latest_s, buckets) = counters.rate().buckets();
+    async fn rate(&mut self, scope: &str, sum: &Sum) -> Result<(), QuotaError> {
+        let rate =
+            RateWindow::of_buckets(sum.latest_s, sum.rate.iter().map(|(second, sums)| (*second, *sums)).collect());
+        let (latest_s, buckets) = rate.buckets();
         if buckets.is_empty() {
             return Ok(());
         }
-        let (requests, tokens) = counters.rate_total(latest_s);
+        let (requests, tokens) = rate.total(latest_s);
         let mut fields = vec![
             (b"latest".to_vec(), latest_s),
             (unit_code(weir_domain::quota::Unit::Requests).into(), requests),
@@ -382,25 +391,64 @@ impl Filling<'_> {
         self.put("PEXPIREAT", key, vec![text(latest_s.saturating_add(61).saturating_mul(1000))]).await
     }
 
-    async fn small_things(&mut self, book: &Book, begun: &Answer) -> Result<(), QuotaError> {
-        for source in book.applied() {
-            let field = format!("applied {}", source.partition).into_bytes();
-            self.put("HSET", self.keys.book(), vec![field, text(source.offset)]).await?;
+    async fn small_things(&mut self, books: &[Book], begun: &Answer) -> Result<(), QuotaError> {
+        let mut applied = BTreeMap::new();
+        for source in books.iter().flat_map(Book::applied) {
+            let newest = applied.entry(source.partition).or_insert(source.offset);
+            *newest = source.offset.max(*newest);
+        }
+        for (partition, offset) in applied {
+            let field = format!("applied {partition}").into_bytes();
+            self.put("HSET", self.keys.book(), vec![field, text(offset)]).await?;
         }
         let from_store = begun.rest(3).list().iter().map(Found::text);
-        let revoked: Vec<String> = book.revoked().map(|key| key.as_str().to_owned()).chain(from_store).collect();
+        let of_books = books.iter().flat_map(Book::revoked).map(|key| key.as_str().to_owned());
+        let revoked: Vec<String> = of_books.chain(from_store).collect();
         for key in revoked {
             let field = format!("revoked {key}").into_bytes();
             self.put("HSET", self.keys.book(), vec![field, b"1".to_vec()]).await?;
         }
-        let mut keys: Vec<_> = book.idempotency_keys().collect();
-        keys.sort_unstable();
+        // The same key may have been taken on two partitions, one after the other: the later one has it.
+        let mut keys: Vec<_> = books.iter().flat_map(Book::idempotency_keys).collect();
+        keys.sort_unstable_by_key(|(hash, holder, until_ms)| (*hash, *until_ms, *holder));
         for (hash, holder, until_ms) in keys {
             let value = [holder.as_bytes().as_slice(), &text(until_ms)].concat();
             let arguments = vec![value, b"PXAT".to_vec(), text(until_ms.max(1))];
             self.put("SET", self.keys.idempotency(hash), arguments).await?;
         }
         Ok(())
+    }
+}
+
+/// What several books of one tenant have counted together.
+#[derive(Debug, Default)]
+struct Sums(BTreeMap<Scope, Sum>);
+
+#[derive(Debug, Default)]
+struct Sum {
+    windows: BTreeMap<Window, Counter>,
+    latest_s: i64,
+    /// Requests and tokens, by second.
+    rate: BTreeMap<i64, [i64; 2]>,
+}
+
+impl Sums {
+    fn add(&mut self, book: &Book) {
+        for (scope, counters) in book.scopes() {
+            let sum = self.0.entry(scope.clone()).or_default();
+            for (window, counter) in counters.windows() {
+                let all = sum.windows.entry(window).or_default();
+                all.charged += counter.charged;
+                all.held += counter.held;
+                all.pending += counter.pending;
+            }
+            let (latest_s, buckets) = counters.rate().buckets();
+            sum.latest_s = latest_s.max(sum.latest_s);
+            for (second, [requests, tokens]) in buckets {
+                let all = sum.rate.entry(second).or_default();
+                *all = [all[0].saturating_add(requests), all[1].saturating_add(tokens)];
+            }
+        }
     }
 }
 

@@ -1,10 +1,13 @@
 //! What goes wrong with one server, each test on a server of its own.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command as Shell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_domain::ids::TenantId;
+use weir_domain::ledger::SourcePosition;
 use weir_domain::reservation::{Command, Decision};
 use weir_domain::testing::{LEASE_MS, amounts, id, runs, start};
 use weir_quota::conformance::{Model, model};
@@ -13,7 +16,7 @@ use weir_quota::{QuotaError, QuotaStore as _};
 use weir_runtime::units::HumanDuration;
 
 use crate::proxy::Proxy;
-use crate::support::{Servers, empty, live, open, quota, request_now};
+use crate::support::{Servers, empty, live, open, quota, request_now, tag};
 
 fn is_not_validated<T>(answer: &Result<T, QuotaError>) -> bool {
     matches!(answer, Err(QuotaError::NotValidated { .. }))
@@ -206,10 +209,10 @@ async fn i15_a_book_that_is_closed_is_opened_by_whoever_closed_it_last() {
     assert_eq!(one.tenant_state(&tenant).await.unwrap(), TenantState::Rebuilding);
     assert!(is_not_validated(&one.read(&tenant).await));
     let second = other.begin_rebuild(&tenant, Unless::InForce).await.unwrap().unwrap();
-    assert!(is_not_validated(&one.finish_rebuild(&tenant, &first, &empty(), LEASE_MS).await));
-    other.finish_rebuild(&tenant, &second, &empty(), LEASE_MS).await.unwrap();
+    assert!(is_not_validated(&one.finish_rebuild(&tenant, &first, vec![empty()], LEASE_MS).await));
+    other.finish_rebuild(&tenant, &second, vec![empty()], LEASE_MS).await.unwrap();
     assert!(one.read(&tenant).await.is_ok());
-    assert!(is_not_validated(&one.finish_rebuild(&tenant, &first, &empty(), LEASE_MS).await), "it is over");
+    assert!(is_not_validated(&one.finish_rebuild(&tenant, &first, vec![empty()], LEASE_MS).await), "it is over");
 }
 
 #[tokio::test]
@@ -224,4 +227,49 @@ async fn one_process_rebuilds_at_a_time() {
     while !other.is_my_turn(life).await.unwrap() {
         assert!(tokio::time::Instant::now() < deadline, "a turn that nobody keeps ends");
     }
+}
+
+/// Each partition of the log has a book of its own; the store has their sum.
+#[tokio::test]
+async fn i12_the_books_of_several_partitions_are_one_book_in_the_store() {
+    let Some(servers) = Servers::start("single", &[]) else { return };
+    let quota = servers.quota();
+    let tenant = open(&quota, "in-parts").await;
+    let now_ms = quota.now_ms().await.unwrap();
+    let (mut parts, mut whole) = ([empty(), empty(), empty()], empty());
+    for n in 1..=30 {
+        let request = request_now(&quota, &tenant, n).await;
+        let closing =
+            [weir_domain::testing::close_attempt(1, weir_domain::testing::executed(7, "0.01")), Command::Close];
+        let mut commands = vec![request.command(), start(1, request.hold, None)];
+        // A third of them stay open.
+        commands.extend(closing.into_iter().filter(|_| n % 3 != 0));
+        for book in [&mut parts[usize::try_from(n % 3).unwrap()], &mut whole] {
+            for command in &commands {
+                book.execute(id(n), command, now_ms);
+            }
+            let source = SourcePosition { partition: i32::try_from(n % 3).unwrap(), offset: i64::try_from(n).unwrap() };
+            book.mark_applied(source);
+        }
+    }
+    quota.rebuild(&tenant, &whole, LEASE_MS).await.unwrap();
+    let expected = (quota.read(&tenant).await.unwrap(), rates(&servers, &tenant).await);
+    let begun = quota.begin_rebuild(&tenant, Unless::Never).await.unwrap().unwrap();
+    quota.finish_rebuild(&tenant, &begun, parts.to_vec(), LEASE_MS).await.unwrap();
+    let found = (quota.read(&tenant).await.unwrap(), rates(&servers, &tenant).await);
+    assert_eq!(found, expected);
+    assert_eq!((found.0.reserved, found.0.counters.len() > 3, found.1.len() > 1), (10, true, true), "{found:?}");
+}
+
+/// Every rate of the tenant as it is stored.
+async fn rates(servers: &Servers, tenant: &TenantId) -> BTreeMap<String, BTreeMap<String, String>> {
+    let mut node = servers.node(1).await;
+    let pattern = format!("{}rate:*", tag(tenant.as_str()));
+    let keys: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut node).await.unwrap();
+    let mut rates = BTreeMap::new();
+    for key in keys {
+        let fields = redis::cmd("HGETALL").arg(&key).query_async(&mut node).await.unwrap();
+        rates.insert(key, fields);
+    }
+    rates
 }

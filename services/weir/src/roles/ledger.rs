@@ -1,7 +1,7 @@
 //! `weir ledger`: from events to lines.
 //!
-//! A builder a partition, so that partitions do not wait for each other and each can go to another process alone. A
-//! builder that takes a partition folds it from its start: checkpoints by partition would bound that.
+//! A builder a partition, so that partitions do not wait for each other and each can go to another process alone. Each
+//! takes checkpoints of its partition; whoever takes it over, and a rebuild of counters, folds on from the newest.
 
 use std::sync::Arc;
 
@@ -38,8 +38,13 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
     let snapshot = Arc::new(ArcSwap::from_pointee(nothing));
     let running = ground.running(&log, None, &snapshot);
     heart::start(&running);
-    let builders =
-        Builders { log: Arc::clone(&log), ledger, clock: Arc::clone(&ground.clock), book: ground.config.book() };
+    let builders = Builders {
+        log: Arc::clone(&log),
+        ledger,
+        clock: Arc::clone(&ground.clock),
+        book: ground.config.book(),
+        checkpoints: ground.config.ledger.checkpoints(),
+    };
     let group = join(ground, &running, weir_ledger::CONSUMER, Topic::Reservations, Arc::new(builders))?;
     Watch::default().log(&running).groups(&running, conditions::LEDGER, vec![group]).start(&running).await;
 
@@ -58,18 +63,17 @@ struct Builders {
     ledger: Arc<dyn LedgerStore>,
     clock: SharedClock,
     book: BookOptions,
+    checkpoints: CheckpointOptions,
 }
-
-/// A checkpoint of one partition would push out those of the others.
-const NO_CHECKPOINTS: CheckpointOptions = CheckpointOptions { every_events: u64::MAX, every_ms: i64::MAX, keep: 1 };
 
 #[async_trait]
 impl Assignee for Builders {
     async fn take(&self, of: &Subscription, _: Arc<dyn Positions>) -> Result<Work, String> {
         let folded = weir_ledger::start::partition(&*self.log, &self.ledger, of.partition, self.book).await;
         let folded = folded.map_err(|error| chain(&error))?;
+        tracing::info!(partition = of.partition, replayed = folded.replayed_events, "partition taken over");
         let (log, ledger, clock) = (Arc::clone(&self.log), Arc::clone(&self.ledger), Arc::clone(&self.clock));
-        let builder: Arc<dyn Effect> = Arc::new(LedgerBuilder::new(folded, log, ledger, clock, NO_CHECKPOINTS));
+        let builder: Arc<dyn Effect> = Arc::new(LedgerBuilder::new(folded, log, ledger, clock, self.checkpoints));
         Ok(work(builder, &self.ledger))
     }
 

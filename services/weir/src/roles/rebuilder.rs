@@ -25,7 +25,7 @@ use weir_control::ports::{PortError, Rebuilt};
 use weir_domain::ids::TenantId;
 use weir_domain::quota::{Book, BookOptions};
 use weir_ledger::contract::LedgerStore;
-use weir_ledger::start::{StartError, Started};
+use weir_ledger::start::{Books, StartError};
 use weir_quota::QuotaError;
 use weir_quota::redis::{Begun, RedisQuota, Unless};
 use weir_reconciler::rebuild::{BarrierError, Speaker, everybody_holds, revoked_keys};
@@ -158,7 +158,7 @@ impl Rebuilder {
         if !absent.is_empty() {
             tracing::error!(%rebuild, ?absent, "gateways did not answer: what is in their spools is not counted yet");
         }
-        let folded = weir_ledger::start::start(&*self.log, &self.ledger, self.book).await?;
+        let folded = weir_ledger::start::books(&*self.log, &self.ledger, self.book).await?;
         failpoint::pass("rebuild.folded").await;
         let events = folded.replayed_events;
         let (tenants, reservations) = self.open(closed, folded).await?;
@@ -170,16 +170,19 @@ impl Rebuilder {
     }
 
     /// Opens the closed books as the log has them. How many, with how many open reservations.
-    async fn open(&self, closed: Vec<(TenantId, Begun)>, mut folded: Started) -> Result<(usize, usize), RebuildError> {
+    async fn open(&self, closed: Vec<(TenantId, Begun)>, mut folded: Books) -> Result<(usize, usize), RebuildError> {
         let mut revoked = revoked_keys(&*self.log).await?;
         let (mut tenants, mut reservations, mut lost) = (0, 0, None);
         for (tenant, begun) in closed {
-            let mut book = folded.books_at_end.remove(&tenant).unwrap_or_else(|| Book::new(self.book));
-            revoked.remove(&tenant).into_iter().flatten().for_each(|key| book.revoke(key));
-            match self.quota.finish_rebuild(&tenant, &begun, &book, self.lease_ms).await {
+            let mut books = folded.by_tenant.remove(&tenant).unwrap_or_default();
+            let mut revocations = Book::new(self.book);
+            revoked.remove(&tenant).into_iter().flatten().for_each(|key| revocations.revoke(key));
+            books.push(revocations);
+            let open: usize = books.iter().map(open_in).sum();
+            match self.quota.finish_rebuild(&tenant, &begun, books, self.lease_ms).await {
                 Ok(_) => {
                     tenants += 1;
-                    reservations += open_in(&book);
+                    reservations += open;
                 }
                 // Its node failed over, or another rebuild took over: it is wanted again. The others are not.
                 Err(error @ QuotaError::NotValidated { .. }) => lost = Some(error),
@@ -194,10 +197,10 @@ impl Rebuilder {
     }
 
     /// A tenant that nobody asks for may have reservations that only the sweep will end, and it looks for them in the store.
-    async fn want_the_rest(&self, folded: &Started) -> Result<(), QuotaError> {
+    async fn want_the_rest(&self, folded: &Books) -> Result<(), QuotaError> {
         let listed: BTreeSet<TenantId> = self.quota.tenants().await?.into_iter().collect();
-        for (tenant, book) in &folded.books_at_end {
-            if !listed.contains(tenant) && open_in(book) > 0 {
+        for (tenant, books) in &folded.by_tenant {
+            if !listed.contains(tenant) && books.iter().any(|book| open_in(book) > 0) {
                 self.quota.want_book(tenant).await?;
             }
         }
