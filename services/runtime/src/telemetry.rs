@@ -9,9 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::fmt::format::debug_fn;
 
 use lines::Lines;
 
+mod fields;
 mod lines;
 
 pub use lines::Flush;
@@ -58,7 +61,7 @@ pub fn init(options: &Options) -> Result<Flush, TelemetryError> {
     let lines = Lines::default();
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(lines.clone());
     let started = match options.format {
-        Format::Text => builder.with_ansi(false).try_init(),
+        Format::Text => builder.with_ansi(false).fmt_fields(debug_fn(fields::write).delimited(" ")).try_init(),
         Format::Json => builder.json().flatten_event(true).with_current_span(true).with_span_list(false).try_init(),
     };
     started.map_err(TelemetryError::AlreadySet)?;
