@@ -3,20 +3,19 @@
 //! A lease is what tells a live request from a dead process. A request that ends within a lease is never renewed, so
 //! most requests cost nothing here.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use weir_domain::ids::ReservationId;
+use weir_domain::ids::{ReservationId, ReservationMap};
 use weir_domain::reservation::{Command, Decision, Event, PendCause, decide};
 
 use crate::record::{Identity, NoBalances, batch};
 use crate::server::Inner;
 
 #[derive(Debug, Default)]
-pub(crate) struct Leases(Mutex<HashMap<ReservationId, Held>>);
+pub(crate) struct Leases(Mutex<ReservationMap<Held>>);
 
 #[derive(Debug)]
 struct Held {
