@@ -48,7 +48,7 @@ struct Plan {
 impl Plan {
     fn of(args: &RunArgs) -> Self {
         let (cases, rounds, seconds, idle_streams) =
-            if args.quick { (Case::quick(), 3, 1, 400) } else { (Case::all(), 5, 2, 1_500) };
+            if args.quick { (Case::quick(), 3, 1, 1_500) } else { (Case::all(), 5, 2, 1_500) };
         let wanted = |case: &Case| args.only.as_ref().is_none_or(|only| case.to_string().contains(only.as_str()));
         Self {
             cases: cases.into_iter().filter(wanted).collect(),
