@@ -18,11 +18,12 @@ use weir_domain::policy::{Allowed, Key, KeyHash, Snapshot, Tenant};
 use weir_domain::price::{PriceBook, PriceBookError, PriceEntry};
 use weir_domain::quota::{Limit, Scope, Subject};
 use weir_domain::reconcile::CeilingPolicy;
-use weir_domain::registry::{Deadlines, Deployment, LogicalModel, Provider};
+use weir_domain::registry::{Deadlines, Deployment, LogicalModel, OnBreak, Provider};
 use weir_runtime::units::HumanDuration;
 
 use crate::catalog::{
-    DeadlinesEntry, DeploymentEntry, KeyHashText, LimitEntry, ModelEntry, OnReportMismatch, ProviderEntry, limit_max,
+    DeadlinesEntry, DeploymentEntry, KeyHashText, LimitEntry, ModelEntry, OnReportMismatch, ProviderEntry,
+    StreamFailureEntry, StreamFailureMode, limit_max,
 };
 use crate::secrets::{MasterKey, UnwrapError, WrappedSecret};
 use crate::state::{KeyRecord, State};
@@ -261,6 +262,7 @@ fn deployment(entry: &DeploymentEntry, provider: Arc<Provider>) -> Deployment {
         cap_field: entry.cap_field,
         accepts_stream_options: entry.accepts_stream_options,
         accepts_developer_role: entry.accepts_developer_role,
+        accepts_prefill: entry.accepts_prefill,
         anthropic_version: entry.anthropic_version,
         tokens_per_kilobyte: entry.tokens_per_kilobyte,
         tokens_per_image: entry.tokens_per_image.unwrap_or(0),
@@ -283,7 +285,15 @@ fn model(
         default_output_tokens: entry.default_output_tokens,
         max_attempts: entry.max_attempts,
         deadlines: deadlines(&entry.deadlines),
+        on_break: on_break(&entry.stream_failure),
     })
+}
+
+fn on_break(entry: &StreamFailureEntry) -> OnBreak {
+    match entry.mode {
+        StreamFailureMode::Terminate => OnBreak::Terminate,
+        StreamFailureMode::Continue => OnBreak::Continue { on: entry.on.clone(), most: entry.max_fallbacks },
+    }
 }
 
 fn deadlines(entry: &DeadlinesEntry) -> Deadlines {

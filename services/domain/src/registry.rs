@@ -152,6 +152,37 @@ pub enum OnAbandon {
     DrainWithin,
 }
 
+/// What can break a stream that has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BreakTrigger {
+    /// The connection broke, or the stream ended early.
+    TransportError,
+    ReadTimeout,
+    UpstreamDecodeError,
+    /// Where another target might do better: never the client's own fault.
+    UpstreamInBandError,
+}
+
+impl BreakTrigger {
+    pub const ALL: [Self; 4] =
+        [Self::TransportError, Self::ReadTimeout, Self::UpstreamDecodeError, Self::UpstreamInBandError];
+}
+
+/// What becomes of a stream that breaks after its first content.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum OnBreak {
+    /// It ends with an error event (I4).
+    #[default]
+    Terminate,
+    /// Another deployment is asked for the rest, visibly, as an attempt of its own.
+    Continue {
+        on: Vec<BreakTrigger>,
+        /// Attempts, tighter than those before content on purpose: the client waits in mid-sentence.
+        most: u16,
+    },
+}
+
 /// An account at a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Provider {
@@ -202,6 +233,8 @@ pub struct Deployment {
     pub accepts_stream_options: bool,
     /// Whether the deployment knows the `developer` role; otherwise it is sent as `system`.
     pub accepts_developer_role: bool,
+    /// Whether it writes on from an assistant's message in last position; otherwise it is told to go on in words (O12).
+    pub accepts_prefill: bool,
     pub anthropic_version: AnthropicVersion,
     /// The most input tokens that 1,000 bytes of text can be.
     pub tokens_per_kilobyte: i64,
@@ -264,6 +297,7 @@ pub struct LogicalModel {
     pub default_output_tokens: Option<i64>,
     pub max_attempts: u16,
     pub deadlines: Deadlines,
+    pub on_break: OnBreak,
 }
 
 impl LogicalModel {

@@ -8,7 +8,9 @@ use crate::ids::PriceVersion;
 use crate::policy::{Allowed, KeyHash, Tenant, TenantSecret};
 use crate::price::PriceEntry;
 use crate::reconcile::CeilingPolicy;
-use crate::registry::{AnthropicVersion, CapField, Capability, Deadlines, OnAbandon, Provider, ProviderDialect};
+use crate::registry::{
+    AnthropicVersion, CapField, Capability, Deadlines, OnAbandon, OnBreak, Provider, ProviderDialect,
+};
 use crate::testing::NOON_MS;
 
 fn deployment(id: &str) -> Deployment {
@@ -33,6 +35,7 @@ fn deployment(id: &str) -> Deployment {
         cap_field: CapField::MaxTokens,
         accepts_stream_options: true,
         accepts_developer_role: true,
+        accepts_prefill: false,
         anthropic_version: AnthropicVersion::default(),
         tokens_per_kilobyte: 400,
         tokens_per_image: 1_600,
@@ -46,6 +49,7 @@ fn model(tiers: Vec<Vec<Deployment>>) -> LogicalModel {
         tiers: tiers.into_iter().map(|tier| tier.into_iter().map(Arc::new).collect()).collect(),
         default_output_tokens: None,
         max_attempts: 3,
+        on_break: OnBreak::Terminate,
         deadlines: Deadlines::default(),
     }
 }

@@ -22,6 +22,7 @@ use weir_domain::quota::RateStandings;
 use weir_wire::Dialect;
 use weir_wire::envelope::{Break, keep_alive, stream_error_event};
 
+use crate::continuation::Resume;
 use crate::relay::RelayBody;
 use crate::replay::ReplayBody;
 use crate::respond::{Refusal, X_WEIR_RESERVATION, insert, insert_rates, insert_request_id};
@@ -147,6 +148,8 @@ enum State {
     StatusSent(oneshot::Sender<Next>),
     /// The answer is on its way, or nobody listens.
     Answered,
+    /// The answer broke off, and its body waits for the rest.
+    Broken(oneshot::Sender<Box<Resume>>),
 }
 
 impl Client {
@@ -172,11 +175,12 @@ impl Client {
         }
     }
 
-    /// Waits until the client is gone. Never returns once it was answered: the body knows then.
+    /// Waits until the client is gone. Never returns while an answer is on its way: the body knows then.
     pub(crate) async fn gone(&mut self) {
         match &mut self.state {
             State::Silent(answer) => answer.closed().await,
             State::StatusSent(next) => next.closed().await,
+            State::Broken(rest) => rest.closed().await,
             State::Answered => std::future::pending().await,
         }
     }
@@ -190,7 +194,7 @@ impl Client {
         self.insert_headers(response.headers_mut());
         match std::mem::replace(&mut self.state, State::Answered) {
             State::Silent(answer) => answer.send(response).is_ok(),
-            State::StatusSent(_) | State::Answered => false,
+            State::StatusSent(_) | State::Answered | State::Broken(_) => false,
         }
     }
 
@@ -219,7 +223,7 @@ impl Client {
                 answer.send(response).is_ok()
             }
             State::StatusSent(next) => next.send(Next::Relay(relay)).is_ok(),
-            State::Answered => false,
+            State::Answered | State::Broken(_) => false,
         }
     }
 
@@ -245,8 +249,27 @@ impl Client {
                 let event = stream_error_event(self.dialect, &refusal.client_error(), &broken);
                 let _ = next.send(Next::Broken(event));
             }
-            State::Answered => {}
+            // A body that waits for the rest of an answer says itself that it broke.
+            State::Answered | State::Broken(_) => {}
         }
+    }
+
+    /// The answer broke off; its body waits for what `rest` brings, or for its end.
+    pub(crate) fn broke(&mut self, rest: oneshot::Sender<Box<Resume>>) {
+        self.state = State::Broken(rest);
+    }
+
+    /// Goes on with an answer that broke off; `false` when nobody listens any more.
+    pub(crate) fn resume(&mut self, rest: Resume) -> bool {
+        match std::mem::replace(&mut self.state, State::Answered) {
+            State::Broken(waiting) => waiting.send(Box::new(rest)).is_ok(),
+            State::Silent(_) | State::StatusSent(_) | State::Answered => false,
+        }
+    }
+
+    /// There will be no rest: the body says that the answer is incomplete.
+    pub(crate) fn give_up_the_rest(&mut self) {
+        self.state = State::Answered;
     }
 }
 

@@ -109,7 +109,7 @@ impl Course {
     }
 }
 
-fn stream_error(reason: &BreakReason) -> ClientError {
+pub(crate) fn stream_error(reason: &BreakReason) -> ClientError {
     let message = match reason {
         BreakReason::TransportError => "The provider's connection broke. The answer is incomplete.",
         BreakReason::ReadTimeout => "The provider fell silent. The answer is incomplete.",

@@ -21,6 +21,7 @@ use weir_wire::{Dialect, ProviderAnswer, StreamFacts, headers};
 
 use crate::attempt::{MOST_ID_BYTES, correlated, millis};
 use crate::client::ClientBody;
+use crate::continuation::Going;
 use crate::course::{BreakReason, RelayOutcome};
 use crate::execute::{Ended, Execution, Marked, Trail, correlation};
 use crate::relay::{Cut, Opened, Reins, RelayBody, RelayEnd};
@@ -36,6 +37,17 @@ pub(crate) struct OpenedStream {
     pub provider_id: Option<String>,
     pub permit: Permit,
     pub started: Instant,
+    pub deadline: Instant,
+}
+
+/// A stream on its way to the client.
+pub(crate) struct Committed {
+    pub number: AttemptNumber,
+    pub deployment: Arc<Deployment>,
+    pub permit: Permit,
+    pub started: Instant,
+    pub reins: Arc<Reins>,
+    pub end: oneshot::Receiver<RelayEnd>,
     pub deadline: Instant,
 }
 
@@ -125,12 +137,27 @@ impl Execution<'_> {
         let for_client = self.answer_headers(deployment, spoken, &headers);
         // The provider's headers share the buffer of its first read, which the stream may take hours to end.
         drop(headers);
-        self.prepared.forget_bytes();
-        let (body, reins, end) = RelayBody::new(*opened);
+        let going = Going::of(self.prepared, self.gateway.options.max_event.as_usize());
+        if going.is_none() {
+            self.prepared.forget_bytes();
+        }
+        let (body, reins, end) = RelayBody::new(*opened, going);
         self.client.stream(for_client, body);
-        let end = self.watch(&reins, end, deadline).await;
+        let deployment = Arc::clone(deployment);
+        self.see_through(Committed { number: marked.number, deployment, permit, started, reins, end, deadline }).await
+    }
+
+    /// Stays with a committed stream to its end, and goes on with it where policy says so.
+    pub(crate) async fn see_through(&mut self, committed: Committed) -> Ended {
+        let Committed { number, deployment, permit, started, reins, end, deadline } = committed;
+        let mut end = self.watch(&reins, end, deadline).await;
         failpoint::pass("relay.after_end").await;
-        self.stream_ended(marked.number, deployment, (permit, started), end).await
+        let broken = end.as_mut().and_then(|end| end.broken.take());
+        let ended = self.stream_ended(number, &deployment, (permit, started), end, broken.is_some()).await;
+        match broken {
+            Some(broken) => Box::pin(self.go_on(ended, broken, reins, deadline)).await,
+            None => ended,
+        }
     }
 
     /// Holds the timers of a committed stream until it ends.
@@ -171,6 +198,7 @@ impl Execution<'_> {
         deployment: &Arc<Deployment>,
         (permit, started): (Permit, Instant),
         end: Option<RelayEnd>,
+        may_go_on: bool,
     ) -> Ended {
         let now_ms = self.gateway.clock.now_ms();
         let base = Ended { deployment: Some(deployment.id.clone()), ..Ended::with(Outcome::ClientCancelled, 200) };
@@ -192,7 +220,7 @@ impl Execution<'_> {
         self.abandon(number, deployment, spoken, end.rest.take()).await;
         let verdict = self.stream_verdict(deployment, &end);
         if !matches!(verdict, AttemptVerdict::Executed(_)) {
-            self.free_and_tighten(number, deployment, &end.facts).await;
+            self.free_and_tighten(number, deployment, &end.facts, may_go_on).await;
         }
         let closing = self.closing(deployment, verdict, end.facts.served_tier.clone());
         let code = match &end.outcome {
@@ -218,9 +246,19 @@ impl Execution<'_> {
         }
     }
 
-    /// What waits for a report gives its slot back at once, and its hold as far as partial usage bounds it.
-    async fn free_and_tighten(&mut self, number: AttemptNumber, deployment: &Deployment, facts: &StreamFacts) {
-        let mut commands = vec![Command::FreeSlot];
+    /// What waits for a report gives its slot back at once, unless its request goes on, and its hold as far as partial
+    /// usage bounds it.
+    async fn free_and_tighten(
+        &mut self,
+        number: AttemptNumber,
+        deployment: &Deployment,
+        facts: &StreamFacts,
+        may_go_on: bool,
+    ) {
+        let mut commands = Vec::with_capacity(2);
+        if !may_go_on {
+            commands.push(Command::FreeSlot);
+        }
         let partial = facts.usage.as_ref().and_then(|extracted| extracted.usage.as_ref());
         let estimate = self.estimate.of(&deployment.id);
         if let (Some(partial), Some(estimate)) = (partial, estimate)

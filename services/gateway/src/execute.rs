@@ -68,8 +68,8 @@ pub(crate) struct Execution<'a> {
 /// What is carried from one attempt to the next.
 #[derive(Default)]
 pub(crate) struct Trail {
-    tried: Vec<DeploymentId>,
-    open: Option<(AttemptNumber, Closing)>,
+    pub tried: Vec<DeploymentId>,
+    pub open: Option<(AttemptNumber, Closing)>,
     last: Option<Box<Failure>>,
     /// The shortest wait that any provider asked for: the smallest that gives hope (O40).
     retry_after: Option<RetryAfter>,
@@ -77,6 +77,11 @@ pub(crate) struct Trail {
 }
 
 impl Trail {
+    /// Of attempts after which a broken answer may go on.
+    pub(crate) fn of_broken(tried: Vec<DeploymentId>, open: Option<(AttemptNumber, Closing)>) -> Self {
+        Self { tried, open, may_have_cost: true, ..Self::default() }
+    }
+
     /// Of an attempt that brought an answer which must not be shown.
     pub(crate) fn of_answered(deployment: DeploymentId, open: (AttemptNumber, Closing)) -> Self {
         Self { tried: vec![deployment], open: Some(open), may_have_cost: true, ..Self::default() }
@@ -166,7 +171,7 @@ impl Execution<'_> {
     }
 
     /// Puts the attempt on record: in the store, and written to the log. A further execution must be covered first.
-    async fn mark(&mut self, deployment: &Arc<Deployment>, trail: &mut Trail) -> Result<Marked, Refusal> {
+    pub(crate) async fn mark(&mut self, deployment: &Arc<Deployment>, trail: &mut Trail) -> Result<Marked, Refusal> {
         let number = self.record.next_attempt();
         let hold = self.estimate.of(&deployment.id).ok_or(Unavailable::Internal)?.hold;
         if let Some((previous, closing)) = trail.open.take() {
@@ -235,7 +240,7 @@ impl Execution<'_> {
         self.gateway.circuits.record(&deployment.id, permit, outcome, self.gateway.clock.now_ms());
     }
 
-    fn failed(&self, deployment: &Deployment, permit: Permit, failure: &Failure) {
+    pub(crate) fn failed(&self, deployment: &Deployment, permit: Permit, failure: &Failure) {
         let outcome = call_outcome(failure);
         self.gateway.circuits.record(&deployment.id, permit, outcome, self.gateway.clock.now_ms());
         self.gateway.metrics.attempt_failed(&deployment.id, failure.what);

@@ -17,6 +17,7 @@ mod authenticate;
 mod authorize;
 mod body;
 mod call;
+mod continuation;
 mod course;
 mod deliver;
 mod drain;

@@ -31,6 +31,11 @@ struct Replayed {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Continued {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Drained {
     usage: &'static str,
 }
@@ -42,6 +47,7 @@ pub(crate) struct GatewayMetrics {
     attempt_failures: Family<Failed, Counter>,
     replays: Family<Replayed, Counter>,
     drains: Family<Drained, Counter>,
+    continuations: Family<Continued, Counter>,
     duration: Histogram,
     deployments: BoundedLabels,
     pub running: Gauge,
@@ -62,6 +68,7 @@ impl GatewayMetrics {
             attempt_failures: Family::default(),
             replays: Family::default(),
             drains: Family::default(),
+            continuations: Family::default(),
             duration: Histogram::new(DURATION_BUCKETS),
             deployments: BoundedLabels::new(MOST_DEPLOYMENTS),
             running: Gauge::default(),
@@ -85,6 +92,11 @@ impl GatewayMetrics {
                 made.drains.clone(),
             );
             registry.register(
+                "continuations",
+                "Streams that broke where policy says to go on, by whether another deployment did",
+                made.continuations.clone(),
+            );
+            registry.register(
                 "request_duration_seconds",
                 "From a request's arrival to its end, seconds",
                 made.duration.clone(),
@@ -105,6 +117,10 @@ impl GatewayMetrics {
 
     pub(crate) fn drained(&self, usage: &'static str) {
         self.drains.get_or_create(&Drained { usage }).inc();
+    }
+
+    pub(crate) fn continued(&self, outcome: &'static str) {
+        self.continuations.get_or_create(&Continued { outcome }).inc();
     }
 
     pub(crate) fn replayed(&self, how: &'static str) {

@@ -21,6 +21,7 @@ use weir_wire::envelope::keep_alive;
 use weir_wire::usage::Extracted;
 use weir_wire::{Dialect, StreamFacts, Translator};
 
+use crate::continuation::{Broken, Going};
 use crate::course::{BreakReason, Course, RelayOutcome};
 use crate::drain::Rest;
 
@@ -32,6 +33,8 @@ pub(crate) struct RelayEnd {
     pub billed_at_error: Option<Extracted>,
     /// What the provider may still send, when the client left.
     pub rest: Option<Rest>,
+    /// The body waits for another deployment to go on, where policy says so.
+    pub broken: Option<Broken>,
 }
 
 /// What the owner's timers tell the body to do.
@@ -132,6 +135,9 @@ pub struct RelayBody {
     reins: Arc<Reins>,
     is_over: bool,
     dialect: Dialect,
+    request_id: Arc<str>,
+    /// Where policy says to go on with a broken stream.
+    going: Option<Box<Going>>,
 }
 
 struct Reading {
@@ -160,17 +166,25 @@ pub(crate) struct Opened {
 
 impl RelayBody {
     /// Takes over an opened stream. The receiver gets its end, on whatever path.
-    pub(crate) fn new(opened: Opened) -> (Self, Arc<Reins>, oneshot::Receiver<RelayEnd>) {
+    pub(crate) fn new(
+        opened: Opened,
+        mut going: Option<Box<Going>>,
+    ) -> (Self, Arc<Reins>, oneshot::Receiver<RelayEnd>) {
         let (end, receiver) = oneshot::channel();
         let reins = Reins::new();
         reins.is_finished.store(opened.stream.is_complete(), Ordering::Release);
+        if let Some(going) = &mut going {
+            going.delivered(&opened.held);
+        }
         let mut body = Self {
             upstream: Some(opened.upstream),
-            reading: Some(Reading { course: Course::new(opened.stream, opened.request_id), end }),
+            reading: Some(Reading { course: Course::new(opened.stream, Arc::clone(&opened.request_id)), end }),
             out: opened.held,
             reins: Arc::clone(&reins),
             is_over: false,
             dialect: opened.dialect,
+            request_id: opened.request_id,
+            going,
         };
         if opened.has_ended {
             body.finish(RelayOutcome::Complete);
@@ -181,8 +195,16 @@ impl RelayBody {
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let now_ms = self.reins.now_ms();
         self.reins.last_polled_ms.store(now_ms, Ordering::Release);
-        if !self.is_over {
+        loop {
+            self.await_rest(cx, now_ms);
+            if self.is_over {
+                break;
+            }
             self.fill(cx, now_ms);
+            // A stream that broke just now waits for its rest, which must know whom to wake.
+            if !self.is_over || !self.waits_for_rest() {
+                break;
+            }
         }
         if !self.out.is_empty() {
             // A test kills the process here after some pieces went out.
@@ -190,7 +212,7 @@ impl RelayBody {
             self.reins.awaits_provider.store(false, Ordering::Release);
             return Poll::Ready(Some(self.out.split().freeze()));
         }
-        if self.is_over {
+        if self.is_over && !self.waits_for_rest() {
             return Poll::Ready(None);
         }
         self.reins.awaits_provider.store(true, Ordering::Release);
@@ -231,15 +253,17 @@ impl RelayBody {
     /// Relays every whole event that is there, up to the end.
     fn take_events(&mut self) {
         let Some(reading) = self.reading.as_mut() else { return };
-        match reading.course.take_events(&mut self.out) {
+        let course = &mut reading.course;
+        match written(&mut self.going, &mut self.out, |out| course.take_events(out)) {
             Some(outcome) => self.finish(outcome),
-            None => self.reins.is_finished.store(reading.course.stream.is_complete(), Ordering::Release),
+            None => self.reins.is_finished.store(course.stream.is_complete(), Ordering::Release),
         }
     }
 
     fn end_of_upstream(&mut self, otherwise: BreakReason) {
         let Some(reading) = self.reading.as_mut() else { return };
-        let outcome = reading.course.close(otherwise, &mut self.out);
+        let course = &mut reading.course;
+        let outcome = written(&mut self.going, &mut self.out, |out| course.close(otherwise, out));
         self.finish(outcome);
     }
 
@@ -249,7 +273,18 @@ impl RelayBody {
         let Some(Reading { mut course, end }) = self.reading.take() else { return };
         self.is_over = true;
         let upstream = self.upstream.take();
-        course.finish(&outcome, &mut self.out);
+        let mut broken = None;
+        match (&outcome, &mut self.going) {
+            (RelayOutcome::Broke(reason), Some(going)) => {
+                broken = going.broke(reason, course.stream.chunks_delivered());
+                if broken.is_none() {
+                    going.fail(&self.request_id, &mut self.out);
+                }
+            }
+            (RelayOutcome::Complete | RelayOutcome::Broke(_) | RelayOutcome::ClientLeft, going) => {
+                written(going, &mut self.out, |out| course.finish(&outcome, out));
+            }
+        }
         let stream = course.stream;
         let (facts, billed_at_error) = (stream.facts(), stream.billed_usage());
         let rest = match (&outcome, upstream) {
@@ -259,12 +294,52 @@ impl RelayBody {
             (RelayOutcome::ClientLeft, None) | (RelayOutcome::Complete | RelayOutcome::Broke(_), _) => None,
         };
         // The owner waits for it, unless the process is stopping.
-        let _ = end.send(RelayEnd { outcome, facts, billed_at_error, rest });
+        let _ = end.send(RelayEnd { outcome, facts, billed_at_error, rest, broken });
+    }
+
+    fn waits_for_rest(&self) -> bool {
+        self.going.as_ref().is_some_and(|going| going.waits())
+    }
+
+    /// Looks whether somebody goes on with the stream that broke, or nobody does.
+    fn await_rest(&mut self, cx: &mut Context<'_>, now_ms: u64) {
+        let Some(going) = &mut self.going else { return };
+        match going.poll_rest(cx) {
+            Poll::Pending => {}
+            Poll::Ready(None) => going.fail(&self.request_id, &mut self.out),
+            Poll::Ready(Some((opened, end))) => {
+                self.reins.last_read_ms.store(now_ms, Ordering::Release);
+                self.reins.cut.store(0, Ordering::Release);
+                self.reins.is_finished.store(opened.stream.is_complete(), Ordering::Release);
+                going.take(&opened.held, &mut self.out);
+                self.upstream = Some(opened.upstream);
+                let course = Course::new(opened.stream, Arc::clone(&self.request_id));
+                self.reading = Some(Reading { course, end });
+                self.is_over = false;
+                if opened.has_ended {
+                    self.finish(RelayOutcome::Complete);
+                }
+            }
+        }
     }
 }
 
 impl Drop for RelayBody {
     fn drop(&mut self) {
         self.finish(RelayOutcome::ClientLeft);
+    }
+}
+
+/// What `write` appends to the client's stream; where policy may go on with it, it is also remembered, and made the rest
+/// of a stream that broke.
+fn written<T>(going: &mut Option<Box<Going>>, out: &mut BytesMut, write: impl FnOnce(&mut BytesMut) -> T) -> T {
+    match going {
+        None => write(out),
+        Some(going) => {
+            let mut piece = BytesMut::new();
+            let result = write(&mut piece);
+            going.take(&piece, out);
+            result
+        }
     }
 }

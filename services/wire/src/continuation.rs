@@ -12,8 +12,9 @@ mod tests;
 
 use bytes::Bytes;
 
+use crate::anthropic::AnthropicVersion;
 use crate::json::{Cursor, JsonError, Kind, quoted};
-use crate::request::ClientRequest;
+use crate::request::{ClientRequest, Limits};
 use crate::splice::Splice;
 
 pub use delivered::Delivered;
@@ -42,6 +43,17 @@ const INSTRUCTION: &str = "Your answer above was cut off by a failure. Continue 
                            of a sentence or word if need be. Do not repeat any of it, and do not comment on this.";
 
 impl ClientRequest {
+    /// The request for the rest of an answer of which the client has `begun`; `None` where there is no such form, or the
+    /// request would be beyond `limits`.
+    #[must_use]
+    pub fn going_on(&self, begun: &str, form: Form, limits: &Limits) -> Option<Self> {
+        let version = match self {
+            Self::Messages(request) => request.version(),
+            Self::Chat(_) | Self::Responses(_) | Self::Embeddings(_) => AnthropicVersion::V2023_06_01,
+        };
+        Self::parse(self.dialect(), self.continued(begun, form)?, limits, version).ok()
+    }
+
     /// The body that asks for the rest of an answer of which the client has `begun`; `None` where the dialect has no such
     /// form. An empty beginning asks for the whole. A beginning that ends in white space is never sent as a prefill,
     /// because Anthropic refuses that.

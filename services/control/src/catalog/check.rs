@@ -22,6 +22,8 @@ const LONGEST_NAME: usize = 128;
 
 /// More attempts than this are a retry storm, not a failover.
 const MOST_ATTEMPTS: u16 = 16;
+/// The client waits in mid-sentence: more than this it will not.
+const MOST_CONTINUATIONS: u16 = 4;
 
 /// A day: longer than any provider keeps a connection, short enough that a slip of the unit is noticed.
 const LONGEST_DEADLINE_MS: u64 = 24 * 60 * 60 * 1_000;
@@ -185,6 +187,11 @@ impl Checker<'_> {
             if !(1..=MOST_ATTEMPTS).contains(&entry.max_attempts) {
                 let problem = format!("{} attempts", entry.max_attempts);
                 self.report(located, "model", "max_attempts", problem, format!("write 1 to {MOST_ATTEMPTS}"));
+            }
+            if !(1..=MOST_CONTINUATIONS).contains(&entry.stream_failure.max_fallbacks) {
+                let problem = format!("{} attempts to go on", entry.stream_failure.max_fallbacks);
+                let fix = format!("write 1 to {MOST_CONTINUATIONS}");
+                self.report(located, "model", "stream_failure", problem, fix);
             }
             self.default_cap(located, &tables.deployments);
             self.deadlines(located);

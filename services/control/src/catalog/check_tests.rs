@@ -390,9 +390,11 @@ catalog.toml:22:1: model.tiers: deployment `d` is named twice; name it once, in 
         (r#"[[model]]
 name = "n"
 tiers=[["d"],[]]
-max_attempts = 0"#,
+max_attempts = 0
+stream_failure = { mode = "continue", on = ["read_timeout"], max_fallbacks = 9 }"#,
          "catalog.toml:21:1: model.tiers: a tier is empty; name a deployment or remove it
-catalog.toml:22:1: model.max_attempts: 0 attempts; write 1 to 16"),
+catalog.toml:22:1: model.max_attempts: 0 attempts; write 1 to 16
+catalog.toml:23:1: model.stream_failure: 9 attempts to go on; write 1 to 4"),
         (r#"[[model]]
 name = "n"
 deployments=["d","d","zz"]

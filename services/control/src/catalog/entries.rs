@@ -14,7 +14,9 @@ use weir_domain::ids::{DeploymentId, ModelName, ProviderId};
 use weir_domain::price::{EffectiveMs, PriceEntry};
 use weir_domain::quota::{Measure, Unit};
 use weir_domain::reconcile::CeilingPolicy;
-use weir_domain::registry::{AnthropicVersion, CapField, Capability, OnAbandon, ProviderDialect, Tokenizer};
+use weir_domain::registry::{
+    AnthropicVersion, BreakTrigger, CapField, Capability, OnAbandon, ProviderDialect, Tokenizer,
+};
 use weir_runtime::secrets::SecretRef;
 use weir_runtime::units::HumanDuration;
 
@@ -85,6 +87,9 @@ pub struct DeploymentEntry {
     pub accepts_stream_options: bool,
     #[serde(default = "yes")]
     pub accepts_developer_role: bool,
+    /// Whether it writes on from an assistant's message in last position, as some models do.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub accepts_prefill: bool,
     /// In which version an Anthropic deployment is asked for clients of other APIs.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub anthropic_version: AnthropicVersion,
@@ -109,6 +114,11 @@ impl DeploymentEntry {
     pub fn price_name(&self) -> &str {
         self.price.as_deref().unwrap_or(&self.model)
     }
+}
+
+/// What most catalogs need not say.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// What most catalogs need not say.
@@ -160,6 +170,33 @@ pub struct ModelEntry {
     pub max_attempts: u16,
     #[serde(default)]
     pub deadlines: DeadlinesEntry,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub stream_failure: StreamFailureEntry,
+}
+
+/// `stream_failure` of a model: what becomes of a stream that breaks after its first content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StreamFailureEntry {
+    pub mode: StreamFailureMode,
+    /// With `continue`: what is gone on after.
+    pub on: Vec<BreakTrigger>,
+    /// With `continue`: how many other deployments are asked for the rest.
+    pub max_fallbacks: u16,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamFailureMode {
+    #[default]
+    Terminate,
+    Continue,
+}
+
+impl Default for StreamFailureEntry {
+    fn default() -> Self {
+        Self { mode: StreamFailureMode::Terminate, on: BreakTrigger::ALL.to_vec(), max_fallbacks: 1 }
+    }
 }
 
 impl ModelEntry {

@@ -55,7 +55,7 @@ use weir_domain::price::PriceEntry;
 pub(crate) use check::{check_labels, is_name, limit_max};
 pub use entries::{
     Catalog, DeadlinesEntry, DeploymentEntry, KeyEntry, KeyHashText, LimitEntry, LimitKind, LimitMax, ModelEntry,
-    OnReportMismatch, ProviderEntry, TeamEntry, TenantEntry,
+    OnReportMismatch, ProviderEntry, StreamFailureEntry, StreamFailureMode, TeamEntry, TenantEntry,
 };
 pub use parse::LARGEST_CATALOG_BYTES;
 pub use problem::{CatalogProblem, CatalogProblems, Position};

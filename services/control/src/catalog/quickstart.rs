@@ -9,8 +9,8 @@ use weir_domain::registry::{AnthropicVersion, CapField, Capability, OnAbandon, P
 use weir_runtime::secrets::SecretRef;
 
 use super::entries::{
-    Catalog, DeadlinesEntry, DeploymentEntry, ModelEntry, ProviderEntry, TenantEntry, one_token_a_byte,
-    text_capabilities,
+    Catalog, DeadlinesEntry, DeploymentEntry, ModelEntry, ProviderEntry, StreamFailureEntry, TenantEntry,
+    one_token_a_byte, text_capabilities,
 };
 
 /// Where OpenAI's API is.
@@ -87,6 +87,7 @@ fn deployment(name: &str, max_output_tokens: i64) -> DeploymentEntry {
         cap_field: CapField::MaxCompletionTokens,
         accepts_stream_options: true,
         accepts_developer_role: true,
+        accepts_prefill: false,
         anthropic_version: AnthropicVersion::default(),
         tokens_per_kilobyte: one_token_a_byte(),
         tokens_per_image: Some(MOST_TOKENS_PER_IMAGE),
@@ -110,5 +111,6 @@ fn model(name: &str) -> ModelEntry {
         default_output_tokens: None,
         max_attempts: 2,
         deadlines: DeadlinesEntry::default(),
+        stream_failure: StreamFailureEntry::default(),
     }
 }

@@ -30,7 +30,8 @@ use weir_domain::price::{PriceBook, PriceEntry};
 use weir_domain::quota::{BookOptions, Limit};
 use weir_domain::reconcile::CeilingPolicy;
 use weir_domain::registry::{
-    AnthropicVersion, CapField, Capabilities, Deadlines, Deployment, LogicalModel, OnAbandon, Provider, ProviderDialect,
+    AnthropicVersion, CapField, Capabilities, Deadlines, Deployment, LogicalModel, OnAbandon, OnBreak, Provider,
+    ProviderDialect,
 };
 use weir_domain::reservation::{Event, Reservation};
 use weir_gateway::{Gateway, GatewayOptions, GatewayParts, Pepper};
@@ -73,6 +74,8 @@ pub struct Setup {
     pub providers: Vec<String>,
     /// Whose API each deployment's provider speaks, in order; OpenAI's where the list ends.
     pub speak: Vec<ProviderDialect>,
+    /// What becomes of streams that break.
+    pub on_break: OnBreak,
     /// Of the gateway and the quota store.
     pub clock: SharedClock,
 }
@@ -93,6 +96,7 @@ impl Default for Setup {
             team: None,
             providers: Vec::new(),
             speak: Vec::new(),
+            on_break: OnBreak::Terminate,
             clock: SystemClock::shared(),
         }
     }
@@ -195,6 +199,7 @@ fn deployment(number: usize, url: &str, setup: &Setup) -> Arc<Deployment> {
         cap_field: CapField::MaxCompletionTokens,
         accepts_stream_options: true,
         accepts_developer_role: true,
+        accepts_prefill: false,
         anthropic_version: AnthropicVersion::default(),
         tokens_per_kilobyte: 1_000,
         tokens_per_image: 1_000,
@@ -235,6 +240,7 @@ fn snapshot(setup: &Setup, deployments: Vec<Arc<Deployment>>, pepper: &Pepper) -
         tiers: deployments.iter().map(|deployment| vec![Arc::clone(deployment)]).collect(),
         default_output_tokens: setup.default_output_tokens,
         max_attempts: 3,
+        on_break: setup.on_break.clone(),
         deadlines: setup.deadlines,
     });
     Snapshot {
