@@ -36,7 +36,7 @@
 //! max = "250"
 //! ```
 //!
-//! Parsing and checking collect every mistake before anything is refused, and each names its place and its fix.
+//! `deploy/catalog.example.toml` has every field. Parsing and checking collect every mistake before anything is refused, and each names its place and its fix.
 
 mod check;
 mod entries;
@@ -47,6 +47,8 @@ mod quickstart;
 
 #[cfg(test)]
 mod check_tests;
+#[cfg(test)]
+mod example_tests;
 
 use std::collections::BTreeSet;
 

@@ -6,9 +6,10 @@ use tokio::net::TcpListener;
 
 use weir_quota::QuotaStore;
 use weir_quota::redis::RedisQuota;
-use weir_reconciler::{Corrector, ReconcilerMetrics, corrector, reports};
+use weir_reconciler::{Corrector, RecentCorrelations, ReconcilerMetrics, corrector, reports};
 use weir_streams::{EventLog, Topic};
 
+use crate::process::Running;
 use crate::up::consumers::{self, Derived};
 use crate::up::heart;
 use crate::up::prices::PriceBooks;
@@ -43,7 +44,7 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
     drop(tasks.spawn("rebuilder", rebuilder.run(tasks.clone())));
 
     let counted = ReconcilerMetrics::declare(&ground.metrics);
-    let matching = consumers::reports(&running, &derived, &counted, consumers::followed_correlations(&running));
+    let matching = consumers::reports(&running, &derived, &counted, followed_correlations(&running));
     let correcting = Corrector::new(Arc::clone(&derived.quota), counted.clone());
     let of = |effect| Arc::new(Shared { effect, ledger: Arc::clone(&derived.ledger) });
     let groups = vec![
@@ -64,6 +65,20 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
 
     stop.asked().await;
     end(ground, &log).await
+}
+
+/// The newest provider ids, followed from the log: for a process without a builder.
+fn followed_correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
+    let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
+    for partition in 0..running.log.partitions(Topic::Reservations) {
+        let (following, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
+        drop(tasks.spawn("correlations", async move {
+            if let Err(error) = following.follow(log, partition, stopping).await {
+                tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
+            }
+        }));
+    }
+    index
 }
 
 async fn end(ground: &Ground, log: &Arc<dyn EventLog>) -> Result<(), RoleError> {

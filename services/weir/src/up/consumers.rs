@@ -141,20 +141,6 @@ pub(crate) fn reports(
     Arc::new(Reports::new(ports, counted.clone(), running.config.reconciler.clone()))
 }
 
-/// The newest provider ids, followed from the log: for a process without a builder.
-pub(crate) fn followed_correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
-    let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
-    for partition in 0..running.log.partitions(Topic::Reservations) {
-        let (following, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
-        drop(tasks.spawn("correlations", async move {
-            if let Err(error) = following.follow(log, partition, stopping).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
-            }
-        }));
-    }
-    index
-}
-
 /// The newest provider ids: those before the builder's position are read once, those from there on it tells.
 fn correlations(running: &Running<'_>, folded: &Folded) -> Arc<RecentCorrelations> {
     let (index, tasks) = (Arc::new(RecentCorrelations::default()), &running.owners.beside);
