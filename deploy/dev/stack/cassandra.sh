@@ -11,7 +11,7 @@
 #
 # Everything it writes is in DATA, but for the jars: ${XDG_CACHE_HOME:-~/.cache}/weir/cassandra-VERSION. All nodes use
 # one port, on 127.0.0.1, .2 and .3, because a driver learns of the others without a port. CQL_PORT (default 19042) and
-# CQL_STORAGE_PORT (17000) choose them at the first start; CQL_PORT=0 takes free ones. CQL_XMX is the heap (256m).
+# CQL_STORAGE_PORT (17000) choose them at the first start; CQL_PORT=0 takes free ones. CQL_XMX is the heap (384m).
 # With CQL_OWNER=PID the nodes are killed and DATA is removed once that process is gone, however it ended: for tests.
 #
 # `commitlog_sync: batch` is not for speed: with the default a killed process loses writes that it has acknowledged.
@@ -138,7 +138,7 @@ start_node() {
     (
         cd "$cache"
         MALLOC_ARENA_MAX=2 exec setsid "${unlocked[@]}" java "@$files/jvm.args" -javaagent:"$(ls libs/jamm-*.jar)" \
-            -Xms"${CQL_XMX:-256m}" -Xmx"${CQL_XMX:-256m}" -Dcassandra.config="file://$folder/cassandra.yaml" \
+            -Xms"${CQL_XMX:-384m}" -Xmx"${CQL_XMX:-384m}" -Dcassandra.config="file://$folder/cassandra.yaml" \
             -Dcassandra-rackdc.properties="file://$folder/cassandra-rackdc.properties" \
             -Dcassandra.storagedir="$folder/data" -Dcassandra.logdir="$folder" -Djava.io.tmpdir="$folder/tmp" \
             -Dlogback.configurationFile="file://$files/logback.xml" -Dcassandra-foreground=yes \
