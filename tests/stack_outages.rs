@@ -85,11 +85,13 @@ async fn go_through(outages: &[Outage]) {
     }
     let mut all = Vec::new();
     for (number, outage) in outages.iter().enumerate() {
-        all.extend(go_through_one(&mut stack, outage, &limited_key(number)).await);
+        let seen = go_through_one(&mut stack, outage, &limited_key(number)).await;
+        let was_refused = seen.iter().any(|one| matches!(one.end, End::Refused(429, _)));
+        all.extend(seen);
         let began = Instant::now();
         let books = stack.assert_exact(&answered(&all)).await;
         println!("  exact after {:.1?}, {} had to be reported", began.elapsed(), books.pending);
-        assert_limit_held(&books, outage.name);
+        assert_limit_held(&books, outage.name, was_refused);
     }
 }
 
@@ -124,13 +126,20 @@ async fn go_through_one(stack: &mut Stack, outage: &Outage, second_key: &str) ->
     seen
 }
 
-/// By the ledger's own sum the limited key got what it may have, and not one more.
-fn assert_limit_held(books: &Books, name: &str) {
+/// By the ledger's own sum the limited key got what it may have, and not one more; and not one less where it was told that
+/// its limit is reached. (While Redis is away for long, too few requests of it may pass to come that far.)
+fn assert_limit_held(books: &Books, name: &str, was_refused: bool) {
     let counters = books.counters["counters"].as_array().expect("counters are listed");
     let of_key = |counter: &&Value| counter["subject"] == "key" && counter["name"] == name;
     let id = counters.iter().find(of_key).and_then(|counter| counter["id"].as_str());
-    let charged = id.and_then(|id| books.requests.get(id)).copied();
-    assert_eq!(charged, Some(MOST_REQUESTS), "requests of the limited key of {name}");
+    let charged = id.and_then(|id| books.requests.get(id)).copied().unwrap_or_default();
+    assert!(
+        charged <= MOST_REQUESTS,
+        "{charged} requests of the limited key of {name}, which may have {MOST_REQUESTS}"
+    );
+    if was_refused {
+        assert_eq!(charged, MOST_REQUESTS, "requests of the limited key of {name}");
+    }
 }
 
 fn killed_roles(stack: &mut Stack) {
