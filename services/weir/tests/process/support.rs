@@ -176,20 +176,7 @@ impl Process {
 
     /// Sends a chat request; the answer's head is there when this returns.
     pub fn ask(&self, key: &str, body: &Value) -> Answer {
-        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
-        let answer = agent
-            .post(format!("{}/v1/chat/completions", self.url()))
-            .header("authorization", format!("Bearer {key}"))
-            .content_type("application/json")
-            .send(body.to_string().as_bytes())
-            .unwrap();
-        let (head, body) = answer.into_parts();
-        let header = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
-        Answer {
-            status: head.status.as_u16(),
-            reservation: header("x-weir-reservation"),
-            body: BufReader::new(Box::new(body.into_reader())),
-        }
+        ask(&format!("{}/v1/chat/completions", self.url()), key, body)
     }
 }
 
@@ -197,6 +184,25 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _gone_already = self.child.kill();
         let _gone_already = self.child.wait();
+    }
+}
+
+/// The same, to any endpoint; Anthropic's asks for a version, the others do not look at it.
+pub fn ask(url: &str, key: &str, body: &Value) -> Answer {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
+    let answer = agent
+        .post(url)
+        .header("authorization", format!("Bearer {key}"))
+        .header("anthropic-version", "2023-06-01")
+        .content_type("application/json")
+        .send(body.to_string().as_bytes())
+        .unwrap();
+    let (head, body) = answer.into_parts();
+    let header = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    Answer {
+        status: head.status.as_u16(),
+        reservation: header("x-weir-reservation"),
+        body: BufReader::new(Box::new(body.into_reader())),
     }
 }
 
