@@ -111,6 +111,55 @@ async fn an_outage_is_absorbed_and_forwarded_in_order() -> Outcome {
     Ok(())
 }
 
+/// More waits than may be on its way to the brokers at once: what comes meanwhile stays behind all of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_overtakes_a_backlog_that_is_longer_than_the_window() -> Outcome {
+    const KEYS: u32 = 4;
+    /// Batches of each key; of all, 2,048 may be on their way.
+    const BACKLOG: u32 = 4_000;
+    if is_skipped("a long backlog") {
+        return Ok(());
+    }
+    let (broker, _turn) = mortal().await;
+    let options = broker.installation(3).await;
+    let folder = tempfile::tempdir()?;
+    let log = spooled(&options, folder.path()).await?;
+    // Neighbours of different keys, so that each is a batch of its own.
+    let append_round = |round: u32| {
+        let all = (0..KEYS).map(|key| log.append(batch(&format!("k{key}"), &[&round.to_string()])));
+        all.collect::<Vec<_>>()
+    };
+    broker.act(&["kill", "1"]).await;
+    for round in 0..BACKLOG {
+        for append in append_round(round).into_iter().filter(|_| round % 50 == 0) {
+            append.durable().await?;
+        }
+    }
+    let waiting = log.status().records;
+    assert!(waiting > 2 * 2_048, "{waiting} wait");
+    broker.act(&["restart", "1"]).await;
+    let (mut round, until) = (BACKLOG, Instant::now() + PATIENCE);
+    let mut last = append_round(round);
+    while log.status().records > 0 && Instant::now() < until {
+        sleep(Duration::from_millis(1)).await;
+        round += 1;
+        last = append_round(round);
+    }
+    for append in last {
+        append.durable().await?;
+    }
+    timeout(PATIENCE, log.drained()).await?;
+    let (by_key, records) = firsts(log.as_ref()).await?;
+    for (key, values) in by_key {
+        let overtaken = values.iter().zip(0..).find(|(value, place)| *value != place);
+        assert_eq!(overtaken, None, "{key}: what came at the place of another");
+        assert_eq!(values.len(), (round + 1) as usize, "{key}");
+    }
+    eprintln!("{waiting} waited, {} came while they were forwarded: {records} records", (round - BACKLOG) * KEYS);
+    log.close().await;
+    Ok(())
+}
+
 /// In a child process: appends for ever, and prints each round that is durable.
 #[tokio::test(flavor = "multi_thread")]
 async fn child_that_appends() -> Outcome {
