@@ -9,10 +9,9 @@ use serde_json::{Value, json};
 
 use weir_domain::money::NanoUsd;
 use weir_runtime::tasks::Tasks;
-use weir_stub::script::{Script, UsageScript};
 use weir_tests::catalog::{TENANT, key_hash};
 use weir_tests::client::chat;
-use weir_tests::crash::{self, After, COVERED, ONE, Stands, TWO};
+use weir_tests::crash::{self, After, COVERED, ONE, Stands, TWO, seed_case};
 use weir_tests::failpoints::Plan;
 use weir_tests::random::{Random, seed};
 use weir_tests::{House, PATIENCE, eventually};
@@ -20,28 +19,6 @@ use weir_tests::{House, PATIENCE, eventually};
 fn usd(text: &str) -> NanoUsd {
     text.parse().expect("a decimal amount")
 }
-
-/// The seed's prices, $0.00003 and $0.00012 a token, on a model of their own.
-const SEED_MODEL: &str = r#"
-[[price]]
-name = "seed"
-[[price.terms]]
-rates = { "in.uncached" = "30", "out.visible" = "120" }
-
-[[deployment]]
-id = "seed-0"
-provider = "stub"
-model = "seed"
-price = "seed"
-max_output_tokens = 4096
-tokens_per_kilobyte = 1000
-
-[[model]]
-name = "seed"
-tiers = [["seed-0"]]
-"#;
-/// The prompt whose bound is 1,500 tokens: one a byte, and 38 for the message around it.
-const PROMPT_BYTES: usize = 1_462;
 
 /// The fifteenth failure scenario: the usage is in the ledger at $0.0822, the gateway is killed before it tells the
 /// quota store, which holds $0.105. The tenant is charged $0.0822 and gets $0.0228 back, once, and nobody is asked.
@@ -51,16 +28,12 @@ fn s15_settled_in_the_ledger_and_killed_before_the_quota_store_was_told() {
         let plan = Plan::default();
         // Held long enough to be looked at, then killed between log and store.
         plan.set("reserve.after=delay:1s; finalize.before_store=kill");
-        let mut setup = crash::setup(&plan, "", SEED_MODEL);
-        let usage = UsageScript { prompt: Some(1_500), completion: Some(310), ..UsageScript::default() };
-        setup.scripts.scripts.insert("seed".to_owned(), Script { usage, ..Script::default() });
+        let mut setup = crash::setup(&plan, "", seed_case::CATALOG);
+        setup.scripts.scripts.insert("seed".to_owned(), seed_case::script());
         let mut house = House::start(setup).await;
-        let request = json!({
-            "model": "seed", "max_tokens": 500,
-            "messages": [{"role": "user", "content": "x".repeat(PROMPT_BYTES)}],
-        });
         let client = house.client.clone();
-        let asked = Tasks::new().spawn("client", async move { client.open_chat(&request).await.ok()?.reservation() });
+        let asked = Tasks::new()
+            .spawn("client", async move { client.open_chat(&seed_case::request()).await.ok()?.reservation() });
         let held = eventually("a hold", PATIENCE, async || {
             let held = house.counters(TENANT).await.held.usd;
             (held != NanoUsd::ZERO).then_some(held)

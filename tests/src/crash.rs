@@ -109,6 +109,58 @@ pub fn setup(plan: &Plan, log: &str, catalog: &str) -> Setup {
     }
 }
 
+/// The seed's worked example: $0.105 held, $0.0822 charged.
+pub mod seed_case {
+    use serde_json::{Value, json};
+
+    use weir_domain::money::{Amounts, NanoUsd};
+    use weir_stub::journal::Billed;
+    use weir_stub::script::{Script, UsageScript};
+
+    /// Its prices, $0.00003 and $0.00012 a token, on a model of their own.
+    pub const CATALOG: &str = r#"
+[[price]]
+name = "seed"
+[[price.terms]]
+rates = { "in.uncached" = "30", "out.visible" = "120" }
+
+[[deployment]]
+id = "seed-0"
+provider = "stub"
+model = "seed"
+price = "seed"
+max_output_tokens = 4096
+tokens_per_kilobyte = 1000
+
+[[model]]
+name = "seed"
+tiers = [["seed-0"]]
+"#;
+    /// The prompt whose bound is 1,500 tokens: one a byte, and 38 for the message around it.
+    const PROMPT_BYTES: usize = 1_462;
+
+    #[must_use]
+    pub fn request() -> Value {
+        json!({
+            "model": "seed", "max_tokens": 500,
+            "messages": [{"role": "user", "content": "x".repeat(PROMPT_BYTES)}],
+        })
+    }
+
+    /// What a call comes to, without the request itself.
+    #[must_use]
+    pub fn charge(billed: Billed) -> Amounts {
+        let usd = NanoUsd::from_nanos(30_000 * billed.prompt + 120_000 * billed.completion);
+        Amounts::new(0, billed.prompt + billed.completion, usd)
+    }
+
+    #[must_use]
+    pub fn script() -> Script {
+        let usage = UsageScript { prompt: Some(1_500), completion: Some(310), ..UsageScript::default() };
+        Script { usage, ..Script::default() }
+    }
+}
+
 /// What a client saw of one request.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {

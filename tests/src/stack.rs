@@ -19,8 +19,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use weir_domain::money::Amounts;
 use weir_runtime::units::HumanDuration;
-use weir_stub::journal::JournalOptions;
+use weir_stub::journal::{Billed, JournalOptions};
 use weir_stub::script::Scripts;
 use weir_stub::{Stub, StubOptions};
 
@@ -49,6 +50,8 @@ pub struct StackSetup {
     pub session_timeout: Duration,
     /// Of the calls that the provider writes down, the newest.
     pub journal: usize,
+    /// What the catalog's prices make of a call, without the request itself.
+    pub charge: fn(Billed) -> Amounts,
     /// What happens at named points of a process, by its name (`gateway-0`, `ledger`, …). Where there is any, all
     /// processes are of the build with fail points.
     pub plans: HashMap<&'static str, Plan>,
@@ -64,6 +67,7 @@ impl Default for StackSetup {
             layout: Layout::default(),
             session_timeout: Duration::from_secs(6),
             journal: JournalOptions::default().entries,
+            charge: crate::bill::charge,
             plans: HashMap::new(),
         }
     }
@@ -107,6 +111,7 @@ pub struct Stack {
     pub servers: &'static Servers,
     /// By the names of the processes.
     pub plans: HashMap<&'static str, Plan>,
+    charge: fn(Billed) -> Amounts,
     folder: TempDir,
 }
 
@@ -119,7 +124,7 @@ impl Stack {
     /// ready and the tenant has its counters.
     pub async fn start(setup: StackSetup) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let StackSetup { catalog, scripts, config, gateways, layout, session_timeout, journal, plans } = setup;
+        let StackSetup { catalog, scripts, config, gateways, layout, session_timeout, journal, charge, plans } = setup;
         let servers = tokio::task::spawn_blocking(move || Servers::of(layout)).await.expect("the servers start");
         let journal = JournalOptions { entries: journal, ..JournalOptions::default() };
         let stub = Stub::start(StubOptions { scripts, journal, ..StubOptions::default() }).expect("the stub starts");
@@ -153,7 +158,7 @@ impl Stack {
             (0..gateways).map(|number| start("gateway", &format!("gateway-{number}"), &[])).collect();
         let admin = Client::new(&control.url, ADMIN_TOKEN);
         let prefix = format!("{name}.");
-        let stack = Self { stub, gateways, ledger, reconciler, control, admin, prefix, servers, plans, folder };
+        let stack = Self { stub, gateways, ledger, reconciler, control, admin, prefix, servers, plans, charge, folder };
         stack.ready().await;
         stack
     }
@@ -169,6 +174,16 @@ impl Stack {
             assert!(ready.is_ok(), "{ready:?}\n{}", self.told());
         }
         eventually("counters of the tenant", LONG, async || self.counters().await).await;
+        self.knows(KEY).await;
+    }
+
+    /// Waits until every gateway takes `key`: it is ready with its first policy, and that may be the one before the keys.
+    pub async fn knows(&self, key: &str) {
+        for gateway in 0..self.gateways.len() {
+            let client = self.client(gateway).with_key(key);
+            let is_known = async || (client.get("/v1/models").await.status == 200).then_some(());
+            eventually("a gateway that knows the key", LONG, is_known).await;
+        }
     }
 
     /// To the admin API where it is now, after its process was started again.

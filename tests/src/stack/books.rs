@@ -14,7 +14,7 @@ use weir_domain::attempt::AttemptNumber;
 use weir_domain::ids::ReservationId;
 use weir_domain::money::{Amounts, NanoUsd};
 
-use crate::bill::{AttemptKey, Call, calls, charge};
+use crate::bill::{AttemptKey, Call, calls};
 use crate::catalog::TENANT;
 use crate::eventually;
 
@@ -63,7 +63,7 @@ impl Stack {
         }
         let (attempts, requests) = self.lines();
         let billed: BTreeMap<AttemptKey, Amounts> =
-            calls.iter().filter_map(|(attempt, call)| Some((*attempt, charge(call.billed?)))).collect();
+            calls.iter().filter_map(|(attempt, call)| Some((*attempt, (self.charge)(call.billed?)))).collect();
         // Both ways, by name: a whole map that differs would not be read by anybody.
         let unbilled: Vec<_> = attempts.iter().filter(|(key, sum)| billed.get(key) != Some(sum)).collect();
         assert!(unbilled.is_empty(), "in the ledger, and not so on the bill: {unbilled:#?}");
