@@ -20,6 +20,8 @@ use weir_runtime::entropy::OsEntropy;
 type Failure = Box<dyn Error>;
 
 const REQUESTS: u64 = 3_000;
+/// Callers at once, where a rate is asked for.
+const TOGETHER: usize = 32;
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -36,7 +38,25 @@ async fn main() -> Result<(), Failure> {
     for _ in 0..REQUESTS {
         let _: i64 = empty.key("{acme}").invoke_async(&mut plain).await?;
     }
-    report("empty script", started.elapsed(), server_cpu_us(&mut plain).await? - cpu_us);
+    report("redis_bare_call", "empty script", started.elapsed(), server_cpu_us(&mut plain).await? - cpu_us);
+
+    let started = Instant::now();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..TOGETHER {
+        let (empty, mut plain) = (empty.clone(), plain.clone());
+        callers.spawn(async move {
+            for _ in 0..REQUESTS {
+                let _: i64 = empty.key("{acme}").invoke_async(&mut plain).await?;
+            }
+            Ok::<(), redis::RedisError>(())
+        });
+    }
+    while let Some(done) = callers.join_next().await {
+        done??;
+    }
+    let calls = u128::from(REQUESTS) * TOGETHER as u128 * 1_000_000 / started.elapsed().as_micros().max(1);
+    println!("figure redis_bare_calls {calls}");
+    println!("{TOGETHER} callers: {calls} empty scripts a second");
 
     let requests: Vec<Request> = (1..=REQUESTS).map(full).collect();
     let (started, cpu_us) = (Instant::now(), server_cpu_us(&mut plain).await?);
@@ -46,6 +66,7 @@ async fn main() -> Result<(), Failure> {
         quota.execute(&tenant, request.id, &request.command()).await?;
     }
     report(
+        "redis_reserve",
         "reserve, 6 scopes x 4 windows, 9 limits, and a look at the clock",
         started.elapsed(),
         server_cpu_us(&mut plain).await? - cpu_us,
@@ -56,14 +77,19 @@ async fn main() -> Result<(), Failure> {
     for request in &requests {
         quota.execute(&tenant, request.id, &start(1, request.hold, None)).await?;
     }
-    report("start an attempt", started.elapsed(), server_cpu_us(&mut plain).await? - cpu_us);
+    report("redis_start", "start an attempt", started.elapsed(), server_cpu_us(&mut plain).await? - cpu_us);
 
     let closing = [close_attempt(1, executed(1_810, "0.0822")), Command::Close];
     let (started, cpu_us) = (Instant::now(), server_cpu_us(&mut plain).await?);
     for request in &requests {
         quota.execute_all(&tenant, request.id, &closing).await?;
     }
-    report("close attempt and reservation", started.elapsed(), server_cpu_us(&mut plain).await? - cpu_us);
+    report(
+        "redis_close",
+        "close attempt and reservation",
+        started.elapsed(),
+        server_cpu_us(&mut plain).await? - cpu_us,
+    );
     let ended = used_memory(&mut plain).await?;
 
     let book_key: Vec<String> = redis::cmd("KEYS").arg("weir:{*}:book").query_async(&mut plain).await?;
@@ -106,7 +132,9 @@ async fn rebuild(quota: &RedisQuota, tenant: &TenantId, requests: &[Request]) ->
     Ok(())
 }
 
-fn report(what: &str, took: Duration, cpu_us: u64) {
+/// `name` is what another program finds the figure by.
+fn report(name: &str, what: &str, took: Duration, cpu_us: u64) {
+    println!("figure {name} {}", cpu_us / REQUESTS);
     println!(
         "{what}: {} us of the server's CPU, {} us in all",
         cpu_us / REQUESTS,

@@ -5,11 +5,11 @@
 //! the operator's patience lasts. `NOSCRIPT` was not run, and is met by sending the script's text.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::cluster::{ClusterClientBuilder, ClusterConfig};
-use redis::cluster_async::ClusterConnection;
+use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
 use redis::{
     Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo, RedisError, RetryMethod,
@@ -22,6 +22,7 @@ use weir_runtime::secrets::SecretRef;
 
 use crate::contract::QuotaError;
 
+use super::cluster::Cluster;
 use super::options::{RedisOptions, RedisOptionsError};
 
 /// The text of a script: the prelude, then its own file.
@@ -208,7 +209,7 @@ pub(super) fn malformed(what: &str) -> QuotaError {
 #[derive(Clone)]
 enum Connection {
     Single(ConnectionManager),
-    Cluster(ClusterConnection),
+    Cluster(Arc<Cluster>),
 }
 
 pub(super) struct Link {
@@ -271,7 +272,7 @@ impl Link {
                 .response_timeout(respond)
                 .build()
                 .map_err(unusable)?;
-            Connection::Cluster(client.get_pending_async_connection_with_config(ClusterConfig::new()))
+            Connection::Cluster(Arc::new(Cluster::new(client, respond)))
         } else {
             let node = nodes.into_iter().next().ok_or(RedisOptionsError::NoNodes)?;
             let client = redis::Client::open(node).map_err(unusable)?;
@@ -324,7 +325,7 @@ impl Link {
             Connection::Single(_) => Ok(vec![("the node".to_owned(), self.ask(command).await?)]),
             Connection::Cluster(cluster) => {
                 let everywhere = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-                let answers = cluster.clone().route_command(command.clone(), everywhere).await;
+                let answers = cluster.route(command, everywhere).await;
                 match answers.map_err(|error| unavailable(&error))? {
                     Value::Map(nodes) => {
                         Ok(nodes.into_iter().map(|(node, found)| (Found::of(node).text(), Found::of(found))).collect())
@@ -339,7 +340,7 @@ impl Link {
         // Clones share one multiplexed connection.
         let value = match self.connection.clone() {
             Connection::Single(mut manager) => manager.req_packed_command(command).await,
-            Connection::Cluster(mut cluster) => cluster.req_packed_command(command).await,
+            Connection::Cluster(cluster) => cluster.send(command).await,
         };
         value?.extract_error()
     }

@@ -11,6 +11,7 @@
 //!
 //! **Start** with `plan` (what commands come to), `step` and `lua/apply.lua` (compare and apply), then `fence`.
 
+mod cluster;
 mod fence;
 mod keys;
 mod link;
