@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use weir_tests::catalog::{Catalog, TENANT, key_hash};
-use weir_tests::eventually;
 use weir_tests::random::number;
 use weir_tests::stack::load::{End, Load, Seen, answered, summary};
-use weir_tests::stack::{Books, LONG, Stack, StackSetup, is_skipped};
+use weir_tests::stack::{Books, Layout, Stack, StackSetup, is_skipped};
 
 /// Requests that the limited key of an outage has. Ten a second come: half of it is left when the outage begins.
 const MOST_REQUESTS: i64 = 60;
@@ -63,7 +62,7 @@ fn limited_key(number: usize) -> String {
 }
 
 /// Makes a stack with a limited key for each outage, goes through all of them, and compares after each.
-async fn go_through(outages: &[Outage]) {
+async fn go_through(outages: &[Outage], layout: Layout, kafka: &str) {
     let only = std::env::var("WEIR_OUTAGE").unwrap_or_default();
     let outages: Vec<&Outage> = outages.iter().filter(|outage| outage.name.contains(&only)).collect();
     let mut more = String::new();
@@ -75,14 +74,10 @@ async fn go_through(outages: &[Outage]) {
         );
     }
     let catalog = Catalog::default().and(&more);
-    let setup = StackSetup { catalog, journal: CALLS, config: CONFIG.to_owned(), ..StackSetup::default() };
+    let setup =
+        StackSetup { catalog, layout, journal: CALLS, config: format!("{kafka}{CONFIG}"), ..StackSetup::default() };
     let mut stack = Stack::start(setup).await;
-    // A gateway is ready with its first policy, and that may be the one before the keys.
-    for gateway in 0..stack.gateways.len() {
-        let client = stack.client(gateway).with_key(&limited_key(outages.len() - 1));
-        let is_known = async || (client.get("/v1/models").await.status == 200).then_some(());
-        eventually("a gateway that knows the keys", LONG, is_known).await;
-    }
+    stack.knows(&limited_key(outages.len() - 1)).await;
     let mut all = Vec::new();
     for (number, outage) in outages.iter().enumerate() {
         let seen = go_through_one(&mut stack, outage, &limited_key(number)).await;
@@ -190,5 +185,29 @@ async fn each_server_lost_alone_under_load() {
         outage("a-Redis-master-without-replica-killed", Clients::QuotaUnavailable, kill_redis, restart_redis),
         outage("FLUSHALL", Clients::QuotaUnavailable, |stack| stack.servers.flush_redis(), nothing),
     ];
-    go_through(&outages).await;
+    go_through(&outages, Layout::default(), "").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn replicated_servers_lost_under_load() {
+    if is_skipped("one and two of three brokers, a Redis master with a replica, lost under load") {
+        return;
+    }
+    let outages = [
+        outage(
+            "one-of-three-brokers-killed",
+            Clients::Nothing,
+            |stack| stack.servers.kill_broker(1),
+            |stack| stack.servers.restart_broker(1),
+        ),
+        outage(
+            "two-of-three-brokers-killed",
+            Clients::Nothing,
+            |stack| [2, 3].into_iter().for_each(|number| stack.servers.kill_broker(number)),
+            |stack| [2, 3].into_iter().for_each(|number| stack.servers.restart_broker(number)),
+        ),
+        outage("a-Redis-master-with-a-replica-killed", Clients::QuotaUnavailable, kill_redis, restart_redis),
+    ];
+    // Shorter than the outage: a producer that gives up and sends again may leave copies of a record.
+    go_through(&outages, Layout { brokers: 3, replicas: 1 }, "message_timeout = \"5s\"\n").await;
 }
