@@ -61,7 +61,7 @@ impl AttemptOutcome {
 }
 
 /// Where an attempt goes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Target {
     pub deployment: DeploymentId,
     pub provider: ProviderId,

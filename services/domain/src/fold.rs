@@ -10,6 +10,7 @@ mod tests;
 
 pub use image::FoldImage;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::attempt::{Attempt, AttemptNumber, AttemptOutcome};
@@ -39,16 +40,21 @@ pub struct Absorbed {
 #[error("reservation {0} is not in the fold: restore it from its ledger lines")]
 pub struct Unknown(pub ReservationId);
 
+/// What the fold knows beside the book, small: there is one for every reservation of a retry horizon.
 #[derive(Debug, Clone)]
 struct Folded {
-    tenant: TenantId,
-    account: ReservationAccount,
+    /// Its place among the books.
+    book: u32,
+    /// Only where it is not what the reservation alone says ([`ReservationAccount::usual`]).
+    account: Option<Box<ReservationAccount>>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Fold {
     options: BookOptions,
-    books: OwnMap<TenantId, Book>,
+    /// A place is never given to another tenant.
+    places: OwnMap<TenantId, u32>,
+    books: Vec<(TenantId, Book)>,
     folded: ReservationMap<Folded>,
 }
 
@@ -66,37 +72,63 @@ impl Fold {
         event: &Event,
         recorded_at_ms: i64,
     ) -> Result<Absorbed, Unknown> {
-        if let Event::ReservationCreated(created) = event {
-            let tenant = || Folded { tenant: created.tenant.clone(), account: ReservationAccount::default() };
-            self.folded.entry(id).or_insert_with(tenant);
-        }
-        let folded = self.folded.get_mut(&id).ok_or(Unknown(id))?;
-        let book = match self.books.get_mut(&folded.tenant) {
-            Some(book) => book,
-            None => self.books.entry(folded.tenant.clone()).or_insert_with(|| Book::new(self.options)),
+        let at = match (self.folded.get(&id), event) {
+            (Some(folded), _) => folded.book,
+            (None, Event::ReservationCreated(created)) => {
+                let at = self.place(&created.tenant);
+                self.folded.insert(id, Folded { book: at, account: None });
+                at
+            }
+            (None, _) => return Err(Unknown(id)),
         };
+        let (tenant, book) = &mut self.books[at as usize];
         let state = book.reservation(id);
-        let before = state.map(Reservation::status);
+        let before = state.as_deref().map(Reservation::status);
 
-        let posting = post(&mut folded.account, state, source, event, recorded_at_ms);
+        let account = self.folded.get_mut(&id).map(|folded| &mut folded.account);
+        let posted = post(account, state.as_deref(), source, event, recorded_at_ms);
         let mut is_news = book.record(id, event, recorded_at_ms);
-        if let Some(line) = posting.as_ref().and_then(line_of) {
-            let total = line.total;
-            is_news |= book.record(id, &Event::ChargeCorrected { number: line.key.attempt, total }, recorded_at_ms);
-            book.confirm(id, line.key.attempt, source, recorded_at_ms);
-        }
+        let posting = posted.map(|(posting, account)| {
+            if let Some(line) = line_of(&posting) {
+                let total = line.total;
+                is_news |= book.record(id, &Event::ChargeCorrected { number: line.key.attempt, total }, recorded_at_ms);
+                book.confirm(id, line.key.attempt, source, recorded_at_ms);
+            }
+            let is_usual = book.reservation(id).is_some_and(|reservation| account.is_usual(&reservation));
+            if !is_usual && let Some(folded) = self.folded.get_mut(&id) {
+                folded.account = Some(Box::new(account));
+            }
+            posting
+        });
         book.mark_applied(source);
 
-        let state = book.reservation(id).ok_or(Unknown(id))?;
-        let after = state.status();
-        let ended = after.is_final().then(|| state.clone());
-        let absorbed = Absorbed { tenant: folded.tenant.clone(), before, after, posting, is_news, ended };
+        let (after, ended) = match book.rest(id) {
+            Some(reservation) => (reservation.status(), Some(reservation)),
+            None => {
+                let state = book.reservation(id).ok_or(Unknown(id))?;
+                let after = state.status();
+                (after, after.is_final().then(|| state.into_owned()))
+            }
+        };
+        let absorbed = Absorbed { tenant: tenant.clone(), before, after, posting, is_news, ended };
         let mut gone = Vec::new();
         book.forget(recorded_at_ms, &mut gone);
         for id in gone {
             self.folded.remove(&id);
         }
         Ok(absorbed)
+    }
+
+    /// The place of a tenant's book; a new one if it has none.
+    fn place(&mut self, tenant: &TenantId) -> u32 {
+        if let Some(at) = self.places.get(tenant) {
+            return *at;
+        }
+        // Four thousand million tenants do not fit into memory.
+        let at = u32::try_from(self.books.len()).unwrap_or(u32::MAX);
+        self.places.insert(tenant.clone(), at);
+        self.books.push((tenant.clone(), Book::new(self.options)));
+        at
     }
 
     /// Takes back a reservation that left, from its stored lines in order; `false` when there are none.
@@ -114,11 +146,12 @@ impl Fold {
     pub fn restore_ended(&mut self, created: &Arc<Created>, attempts: &[Attempt], lines: &[LedgerLine], now_ms: i64) {
         let account = ReservationAccount::of_lines(lines);
         let attempts = attempts_of(attempts, &account, lines);
-        let tenant = created.tenant.clone();
-        let book = self.books.entry(tenant.clone()).or_insert_with(|| Book::new(self.options));
+        let at = self.place(&created.tenant);
         let confirmed = account.attempts.iter().map(|a| (a.number, newest_offset(lines, a.number))).collect();
-        book.restore(Reservation::ended(Arc::clone(created), attempts), confirmed, now_ms);
-        self.folded.insert(created.id, Folded { tenant, account });
+        let reservation = Reservation::ended(Arc::clone(created), attempts);
+        let account = (!account.is_usual(&reservation)).then(|| Box::new(account));
+        self.books[at as usize].1.restore(reservation, confirmed, now_ms);
+        self.folded.insert(created.id, Folded { book: at, account });
     }
 
     #[must_use]
@@ -126,19 +159,36 @@ impl Fold {
         self.options
     }
 
+    /// A copy, if it has ended: those are kept packed.
     #[must_use]
-    pub fn reservation(&self, id: ReservationId) -> Option<&Reservation> {
+    pub fn reservation(&self, id: ReservationId) -> Option<Cow<'_, Reservation>> {
         let folded = self.folded.get(&id)?;
-        self.books.get(&folded.tenant)?.reservation(id)
+        self.books[folded.book as usize].1.reservation(id)
+    }
+
+    #[must_use]
+    pub fn knows(&self, id: ReservationId) -> bool {
+        self.folded.contains_key(&id)
+    }
+
+    /// How many reservations it keeps, the ended ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.folded.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.folded.is_empty()
     }
 
     pub fn books(&self) -> impl Iterator<Item = (&TenantId, &Book)> {
-        self.books.iter()
+        self.books.iter().map(|(tenant, book)| (tenant, book))
     }
 
     #[must_use]
     pub fn book(&self, tenant: &TenantId) -> Option<&Book> {
-        self.books.get(tenant)
+        self.places.get(tenant).map(|at| &self.books[*at as usize].1)
     }
 
     pub fn into_books(self) -> impl Iterator<Item = (TenantId, Book)> {
@@ -166,20 +216,23 @@ fn attempts_of(stored: &[Attempt], account: &ReservationAccount, lines: &[Ledger
     explained.chain(from_lines).collect()
 }
 
+/// What the ledger makes of a usage, and the account after it.
 fn post(
-    account: &mut ReservationAccount,
+    account: Option<&mut Option<Box<ReservationAccount>>>,
     state: Option<&Reservation>,
     source: SourcePosition,
     event: &Event,
     recorded_at_ms: i64,
-) -> Option<Posting> {
+) -> Option<(Posting, ReservationAccount)> {
     let Event::UsageRecorded { number, record } = event else { return None };
     let reservation = state?;
+    let account = account.and_then(Option::take);
+    let mut account = account.map_or_else(|| ReservationAccount::usual(reservation), |account| *account);
     let target = reservation.attempt(*number).and_then(|attempt| attempt.target.as_ref());
     let context = Context { created: &reservation.created, target, number: *number, recorded_at_ms, source };
     let posting = account.post(context, record);
     account.take(*number, record, &posting);
-    Some(posting)
+    Some((posting, account))
 }
 
 fn line_of(posting: &Posting) -> Option<&LedgerLine> {

@@ -112,10 +112,10 @@ fn at_rest_the_store_the_fold_and_the_lines_agree() {
         }
         assert_eq!(counters(&fold), store.counters(), "seed {seed}");
         for reservation in store.reservations() {
-            let mut folded = fold.reservation(reservation.created.id).unwrap().clone();
+            let mut folded = fold.reservation(reservation.created.id).unwrap().into_owned();
             // Leases are the store's alone, and so is the order in which a release and a report were seen.
             (folded.due_ms, folded.flagged) = (reservation.due_ms, reservation.flagged);
-            assert_eq!(&folded, reservation, "seed {seed}");
+            assert_eq!(folded, *reservation, "seed {seed}");
             let of_lines: Amounts = lines
                 .values()
                 .filter(|line| line.key.reservation == reservation.created.id)

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::{AttemptNumber, Target};
+use crate::attempt::{Attempt, AttemptNumber, Target};
 use crate::ids::ReservationId;
 use crate::money::{Amounts, Charge};
-use crate::reservation::{Created, UsageRecord};
+use crate::reservation::{Created, Reservation, UsageRecord};
 use crate::usage::UsageSource;
 
 /// Where on the log the event stands that justifies a line.
@@ -110,6 +110,27 @@ pub struct Context<'a> {
 impl ReservationAccount {
     fn attempt(&self, number: AttemptNumber) -> Option<&AttemptAccount> {
         self.attempts.iter().find(|account| account.number == number)
+    }
+
+    /// The account of almost every reservation: each charge came with the response, and nobody spoke again. It follows
+    /// from the reservation, so nobody needs to keep it.
+    #[must_use]
+    pub(crate) fn usual(reservation: &Reservation) -> Self {
+        let account = |attempt: &Attempt| {
+            let (source, causes) = (UsageSource::Response, vec![String::new()]);
+            Some(AttemptAccount { number: attempt.number, total: attempt.charge?, source, last_seq: 0, causes })
+        };
+        Self { attempts: reservation.attempts.iter().filter_map(account).collect() }
+    }
+
+    /// Whether [`Self::usual`] gives this one.
+    #[must_use]
+    pub(crate) fn is_usual(&self, reservation: &Reservation) -> bool {
+        let is_usual = |account: &AttemptAccount| {
+            account.source == UsageSource::Response && account.last_seq == 0 && account.causes == [""]
+        };
+        let charged = reservation.attempts.iter().filter_map(|attempt| Some((attempt.number, attempt.charge?)));
+        self.attempts.iter().all(is_usual) && self.attempts.iter().map(|a| (a.number, a.total)).eq(charged)
     }
 
     fn has_charged_the_request(&self) -> bool {

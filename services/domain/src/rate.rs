@@ -10,6 +10,8 @@ mod image;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
 use image::RollingImage;
@@ -23,8 +25,9 @@ const BUCKETS: usize = 61;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "RollingImage", into = "RollingImage")]
 pub(crate) struct Rolling<const SECONDS: usize> {
-    /// The bucket of second `s` is at `s mod SECONDS`.
-    buckets: [[i64; 2]; SECONDS],
+    /// The seconds that hold something, oldest first: most scopes are quiet, and sixty-one empty buckets for each of a
+    /// hundred thousand tenants' scopes would be a gigabyte.
+    buckets: VecDeque<(i64, [i64; 2])>,
     sum: [i64; 2],
     /// The latest second seen; before the first one, the earliest there is.
     latest_s: i64,
@@ -32,7 +35,7 @@ pub(crate) struct Rolling<const SECONDS: usize> {
 
 impl<const SECONDS: usize> Default for Rolling<SECONDS> {
     fn default() -> Self {
-        Self { buckets: [[0; 2]; SECONDS], sum: [0; 2], latest_s: i64::MIN }
+        Self { buckets: VecDeque::new(), sum: [0; 2], latest_s: i64::MIN }
     }
 }
 
@@ -41,9 +44,38 @@ impl<const SECONDS: usize> Rolling<SECONDS> {
     pub(crate) fn add(&mut self, second: i64, now_s: i64, amounts: [i64; 2]) {
         self.advance(now_s.max(second));
         if second > self.dropped_until(self.latest_s) {
-            let at = Self::slot(second);
-            self.buckets[at] = plus(self.buckets[at], amounts);
+            self.add_to_bucket(second, amounts);
             self.sum = plus(self.sum, amounts);
+        }
+    }
+
+    /// Nearly always the last one. A bucket that comes to nothing goes: equal windows are equal.
+    fn add_to_bucket(&mut self, second: i64, amounts: [i64; 2]) {
+        match self.buckets.back_mut() {
+            Some((last, bucket)) if *last == second => {
+                *bucket = plus(*bucket, amounts);
+                if *bucket == [0; 2] {
+                    self.buckets.pop_back();
+                }
+                return;
+            }
+            Some((last, _)) if *last > second => {}
+            Some(_) | None => {
+                if amounts != [0; 2] {
+                    self.buckets.push_back((second, amounts));
+                }
+                return;
+            }
+        }
+        match self.buckets.binary_search_by_key(&second, |(of, _)| *of) {
+            Ok(at) => {
+                self.buckets[at].1 = plus(self.buckets[at].1, amounts);
+                if self.buckets[at].1 == [0; 2] {
+                    self.buckets.remove(at);
+                }
+            }
+            Err(at) if amounts != [0; 2] => self.buckets.insert(at, (second, amounts)),
+            Err(_) => {}
         }
     }
 
@@ -83,8 +115,8 @@ impl<const SECONDS: usize> Rolling<SECONDS> {
         if self.dropped_until(now_s) >= self.latest_s {
             self.clear();
         } else {
-            for second in self.dropped_until(self.latest_s) + 1..=self.dropped_until(now_s) {
-                let bucket = std::mem::take(&mut self.buckets[Self::slot(second)]);
+            let dropped_until = self.dropped_until(now_s);
+            while let Some((_, bucket)) = self.buckets.pop_front_if(|(second, _)| *second <= dropped_until) {
                 self.sum = minus(self.sum, bucket);
             }
         }
@@ -93,17 +125,12 @@ impl<const SECONDS: usize> Rolling<SECONDS> {
 
     /// The buckets that are counted now and gone at `now_s`, oldest first, each with its second.
     fn expiring(&self, now_s: i64) -> impl Iterator<Item = (i64, [i64; 2])> {
-        let first = self.dropped_until(self.latest_s).saturating_add(1);
         let last = self.dropped_until(now_s).min(self.latest_s);
-        (first..=last).map(|second| (second, self.buckets[Self::slot(second)]))
+        self.buckets.iter().copied().take_while(move |(second, _)| *second <= last)
     }
 
     fn dropped_until(&self, now_s: i64) -> i64 {
         now_s.saturating_sub(Self::length())
-    }
-
-    const fn slot(second: i64) -> usize {
-        second.rem_euclid(Self::length()).unsigned_abs() as usize
     }
 
     const fn length() -> i64 {
@@ -186,8 +213,7 @@ struct RateRecord {
 
 impl From<RateWindow> for RateRecord {
     fn from(RateWindow(rolling): RateWindow) -> Self {
-        let live = rolling.expiring(rolling.latest_s.saturating_add(Rolling::<BUCKETS>::length()));
-        Self { latest_s: rolling.latest_s, buckets: live.filter(|(_, bucket)| *bucket != [0, 0]).collect() }
+        Self { latest_s: rolling.latest_s, buckets: rolling.buckets.into() }
     }
 }
 

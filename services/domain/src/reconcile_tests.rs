@@ -84,7 +84,7 @@ fn every_row_of_the_table() {
     ];
     for (name, history, age_ms, view, policy, expected) in rows {
         let book = after(&history);
-        let plan = plan(book.reservation(id(1)).unwrap(), &view, patience(policy), NOON_MS + age_ms);
+        let plan = plan(&book.reservation(id(1)).unwrap(), &view, patience(policy), NOON_MS + age_ms);
         assert_eq!(plan, expected, "{name}");
     }
 }
@@ -93,7 +93,7 @@ fn every_row_of_the_table() {
 fn a_line_that_is_counted_already_is_no_news() {
     let path = [start(1, of_attempt(2_000, "0.10"), None), close_attempt(1, executed(1_810, "0.0822"))];
     let book = after(&path);
-    let plan = plan(book.reservation(id(1)).unwrap(), &found(1), patience(CeilingPolicy::Person), NOON_MS + LEASE_MS);
+    let plan = plan(&book.reservation(id(1)).unwrap(), &found(1), patience(CeilingPolicy::Person), NOON_MS + LEASE_MS);
     assert_eq!(plan, Plan::Close);
 }
 
@@ -108,13 +108,13 @@ fn a_known_attempt_does_not_close_an_unknown_one() {
     ];
     let mut book = after(&path);
     let step = |book: &Book| {
-        plan(book.reservation(id(1)).unwrap(), &found(2), patience(CeilingPolicy::Person), NOON_MS + LEASE_MS)
+        plan(&book.reservation(id(1)).unwrap(), &found(2), patience(CeilingPolicy::Person), NOON_MS + LEASE_MS)
     };
     let Plan::Correct(totals) = step(&book) else { panic!("{:?}", step(&book)) };
     let (number, total) = totals[0];
     book.execute(id(1), &Command::Correct { number, total }, NOON_MS + LEASE_MS);
     assert_eq!(step(&book), Plan::CompleteAndPend);
-    assert_eq!(unknown_attempts(book.reservation(id(1)).unwrap()), [1]);
+    assert_eq!(unknown_attempts(&book.reservation(id(1)).unwrap()), [1]);
 }
 
 /// R-7731 of the failure scenarios: the ledger has $0.0822, the gateway died before it told the quota store, which
@@ -127,7 +127,8 @@ fn scenario_15_a_crash_between_ledger_and_quota_store() {
     book.execute(id(1), &start(1, request.hold, None), NOON_MS);
     let now_ms = NOON_MS + LEASE_MS;
     let total = amounts(1, 1_810, "0.0822");
-    let step = |book: &Book| plan(book.reservation(id(1)).unwrap(), &found(1), patience(CeilingPolicy::Person), now_ms);
+    let step =
+        |book: &Book| plan(&book.reservation(id(1)).unwrap(), &found(1), patience(CeilingPolicy::Person), now_ms);
     let day = |book: &Book| book.counter(&tenant_scope(), windows(NOON_MS, Default::default())[0]);
 
     assert_eq!(day(&book).held.usd, usd("0.105"));

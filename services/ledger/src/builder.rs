@@ -150,7 +150,7 @@ impl LedgerBuilder {
     /// position would leave out what is delivered again.
     async fn checkpoint_if_due(&self, state: &mut State, delivery: &Delivery<'_>) {
         let age_ms = self.clock.now_ms().saturating_sub(state.checkpoint_at_ms);
-        let is_due = state.since_checkpoint >= self.options.every_events
+        let is_due = state.since_checkpoint >= self.options.events_between(state.projection.fold().len())
             || (state.since_checkpoint > 0 && age_ms >= self.options.every_ms);
         let first = delivery.records.first().map(|record| record.offset);
         let applied = state.applied.get(&delivery.subscription.partition).copied();

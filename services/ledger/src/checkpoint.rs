@@ -16,12 +16,13 @@ use crate::projection::Projection;
 
 /// The number of the bytes' meaning. A change of any type in [`FoldImage`] is a new number: older images are then
 /// passed over. A test holds the number and the types together.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// When checkpoints are taken, and how many stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointOptions {
-    /// Events after which a new one is due: at 200,000 a second, a start then folds for a second.
+    /// Events after which a new one is due, at least: at 200,000 a second, a start then folds for a second. A fold that
+    /// keeps much waits longer, up to four million.
     pub every_events: u64,
     /// Time after which a new one is due if anything came, ms.
     pub every_ms: i64,
@@ -32,6 +33,19 @@ pub struct CheckpointOptions {
 impl Default for CheckpointOptions {
     fn default() -> Self {
         Self { every_events: 200_000, every_ms: 5 * 60 * 1000, keep: 3 }
+    }
+}
+
+/// An image costs as much as it holds, so what it holds is folded some times over before the next one.
+const EVENTS_PER_RESERVATION: u64 = 16;
+/// Whatever an image holds, a start folds no more than this behind it: some five seconds.
+const MOST_EVENTS: u64 = 4_000_000;
+
+impl CheckpointOptions {
+    /// Events after which a new one is due, where the fold keeps `reservations`.
+    pub(crate) fn events_between(&self, reservations: usize) -> u64 {
+        let in_proportion = EVENTS_PER_RESERVATION.saturating_mul(reservations as u64);
+        self.every_events.max(in_proportion.min(MOST_EVENTS))
     }
 }
 

@@ -123,7 +123,7 @@ impl Projection {
     /// Whether the fold's not knowing `id` may mean that it forgot. A creation is looked up only when its admission is
     /// a horizon ago, so that the store is not asked about every new reservation.
     fn may_be_forgotten(&self, id: ReservationId, event: &Event) -> bool {
-        if self.fold.reservation(id).is_some() {
+        if self.fold.knows(id) {
             return false;
         }
         let Event::ReservationCreated(created) = event else { return true };
@@ -265,7 +265,7 @@ impl Pending {
     fn take_change(&mut self, fold: &Fold) -> Option<Change> {
         let reservation = match self.ended.take() {
             Some(ended) => ended,
-            None => fold.reservation(self.id)?.clone(),
+            None => fold.reservation(self.id)?.into_owned(),
         };
         Some(Change {
             status_since_ms: self.status_since_ms.unwrap_or(reservation.created.admitted_at_ms),

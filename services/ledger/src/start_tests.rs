@@ -183,5 +183,5 @@ async fn the_format_of_an_image_is_pinned() {
     place.append(&plain_life(&open, 0)[..1]).await;
     place.build_all().await.checkpoint().await.unwrap();
     let stored = place.store.checkpoint(&[0], 0).await.unwrap().unwrap();
-    assert_eq!((stored.format, hex::encode(&stored.sha256[..8])), (checkpoint::FORMAT, "2cf8e4f92a4e5cdf".to_owned()));
+    assert_eq!((stored.format, hex::encode(&stored.sha256[..8])), (checkpoint::FORMAT, "428a262fa8507e78".to_owned()));
 }

@@ -134,7 +134,7 @@ impl Driven<'_> {
         self.same("pending", &reading.pending, &count(ReservationStatus::PendingReconciliation))?;
         for id in self.run.ids().collect::<Vec<_>>() {
             let found = self.failing(self.store.find(tenant, id).await)?;
-            self.same(&format!("record of {id}"), &found.as_ref(), &self.book.reservation(id))?;
+            self.same(&format!("record of {id}"), &found.as_ref(), &self.book.reservation(id).as_deref())?;
         }
         let before_ms = self.failing(self.store.now_ms().await)?;
         let due = self.own(self.failing(self.store.due(usize::MAX >> 1).await)?);

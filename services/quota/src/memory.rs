@@ -4,6 +4,7 @@
 //! [`MemoryQuota::open`] gave it the books it refuses everything (I15). A tenant's lock is held for one command, and
 //! never across an await.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -114,7 +115,7 @@ impl QuotaStore for MemoryQuota {
         let mut pending = Vec::new();
         for book in self.all_books()? {
             let book = book.lock();
-            let waiting = book.reservations().filter(|r| r.status() == ReservationStatus::PendingReconciliation);
+            let waiting = book.unfinished().filter(|r| r.status() == ReservationStatus::PendingReconciliation);
             pending.extend(waiting.take(most.saturating_sub(pending.len())).cloned());
         }
         Ok(pending)
@@ -122,14 +123,14 @@ impl QuotaStore for MemoryQuota {
 
     async fn find(&self, tenant: &TenantId, id: ReservationId) -> Result<Option<Reservation>, QuotaError> {
         let book = self.book(tenant)?;
-        let found = book.lock().reservation(id).cloned();
+        let found = book.lock().reservation(id).map(Cow::into_owned);
         Ok(found)
     }
 
     async fn read(&self, tenant: &TenantId) -> Result<TenantReading, QuotaError> {
         let book = self.book(tenant)?;
         let book = book.lock();
-        let count = |status| book.reservations().filter(|r| r.status() == status).count() as u64;
+        let count = |status| book.unfinished().filter(|r| r.status() == status).count() as u64;
         Ok(TenantReading {
             counters: book.counters(),
             held: book.held(),

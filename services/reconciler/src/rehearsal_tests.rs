@@ -22,7 +22,7 @@ fn every_open_one(mut check: impl FnMut(u64, &Book, &Reservation, i64)) {
             book.execute(step.id, &step.command, step.now_ms);
         }
         let now_ms = run.now_ms() + LEASE_MS;
-        let open = book.reservations().filter(|reservation| reservation.status() == ReservationStatus::Reserved);
+        let open = book.unfinished().filter(|reservation| reservation.status() == ReservationStatus::Reserved);
         for reservation in open {
             check(seed, &book, reservation, now_ms);
         }

@@ -155,7 +155,7 @@ impl World {
             let old = slot.reservation(reservation_id(request));
             let gateway = self.gateways.get(state.gateways[request]);
             let own = gateway.state.as_ref().filter(|_| asks_gateways);
-            for known in old.into_iter().chain(own).filter(|known| is_more(known, on_log)) {
+            for known in old.as_deref().into_iter().chain(own).filter(|known| is_more(known, on_log)) {
                 assert_again(&mut book, known, now_ms);
             }
         }

@@ -317,7 +317,9 @@ impl Sight<'_> {
         }
         let found = self.book?.reservation(reservation_id(self.request));
         let command = Command::Renew { until_ms: self.now_ms() + RENEWAL_MS, owner: OWNER.into() };
-        let Decision::Change(events) = decide(found, &NoBalances, &command, self.now_ms()) else { return None };
+        let Decision::Change(events) = decide(found.as_deref(), &NoBalances, &command, self.now_ms()) else {
+            return None;
+        };
         let to_log: Vec<Event> = events.into_iter().filter(|event| event.kind().is_some()).collect();
         if to_log.is_empty() || self.gateway.is_resuming {
             return Some(self.asking("renews", self.gateway.stage.clone(), |asking| {

@@ -1,5 +1,7 @@
 //! What providers report of what they ran, on its way to log and store: the steps of the reconciler's `Reports`.
 
+use std::borrow::Cow;
+
 use weir_domain::attempt::AttemptNumber;
 use weir_domain::ledger::{Context, Posting, ReservationAccount, SourcePosition};
 use weir_domain::money::Amounts;
@@ -93,7 +95,7 @@ impl World {
             return *planned;
         }
         let now_ms = now_ms(&self.scenario, state.moment);
-        let in_store = self.books.get(state.store).reservation(reservation_id(request)).cloned();
+        let in_store = self.books.get(state.store).reservation(reservation_id(request)).map(Cow::into_owned);
         let stored = stored(self.log(state.built), request);
         let (events, commands) =
             stored.map_or_else(Default::default, |stored| moves_of(in_store, &stored, number, bill, now_ms));

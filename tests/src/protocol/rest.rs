@@ -53,7 +53,8 @@ impl World {
         }
         let least = if self.scenario.breaks_streams { BOUND_UNITS } else { HELD_UNITS };
         let book = self.books.get(store);
-        let attempt = book.reservation(reservation_id(request)).and_then(|record| record.attempt(number));
+        let record = book.reservation(reservation_id(request));
+        let attempt = record.as_deref().and_then(|record| record.attempt(number));
         let is_held = attempt.is_some_and(|a| a.charge.is_some() || a.held().usd.nanos() >= least);
         self.steps.insert(key, [is_held.into(), 0]);
         is_held
@@ -117,7 +118,7 @@ impl World {
             (Some(record), Some(on_log)) if record.status() != on_log.status() => {
                 Some(if state.was_rebuilt_early { NOT_WAITED_FOR } else { "store and log differ in status" })
             }
-            (Some(record), Some(_)) if is_over && is_pending(record) && !record.escalated => {
+            (Some(record), Some(_)) if is_over && is_pending(&record) && !record.escalated => {
                 Some("pending behind the ceiling, and nobody was told")
             }
             (Some(_), Some(_)) => None,

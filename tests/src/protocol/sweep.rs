@@ -1,6 +1,7 @@
 //! The sweep: looks at the store, asks the ledger, plans, appends, tells the store. Between any two of these the world
 //! may move on, and the sweep may be killed. Plan and moves are the reconciler's own.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use weir_domain::attempt::AttemptNumber;
@@ -45,13 +46,14 @@ impl World {
         }
         let book = self.books.get(state.store);
         let now_ms = now_ms(&self.scenario, state.moment);
-        let is_work = |seen: &&Reservation| match seen.status() {
+        let is_work = |seen: &Cow<'_, Reservation>| match seen.status() {
             ReservationStatus::Reserved => seen.is_expired(now_ms),
             ReservationStatus::PendingReconciliation => true,
             ReservationStatus::Settled | ReservationStatus::Released => false,
         };
         let seen = book.reservation(reservation_id(request)).filter(is_work);
-        let looked = seen.map(|seen| self.works.keep_shown(Work::Looked { request, seen: Box::new(seen.clone()) }));
+        let looked =
+            seen.map(|seen| self.works.keep_shown(Work::Looked { request, seen: Box::new(seen.into_owned()) }));
         self.plans.insert(key, looked);
         looked
     }

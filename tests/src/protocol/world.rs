@@ -1,5 +1,6 @@
 //! The parts of all states, each kept once, and the log as a tree: a log is another log and one append more.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -286,7 +287,7 @@ impl Log {
         let source = SourcePosition { partition: 0, offset: self.events };
         self.events += 1;
         let request = super::values::request_of(id);
-        if self.fold.reservation(id).is_none()
+        if !self.fold.knows(id)
             && let Some(stored) = &self.stored[request]
         {
             let of_it: Vec<LedgerLine> = self.lines.iter().filter(|line| line.key.reservation == id).cloned().collect();
@@ -299,7 +300,7 @@ impl Log {
         let Ok(absorbed) = self.fold.absorb(source, id, event, at_ms) else { return };
         self.latest_ms = self.latest_ms.max(at_ms);
         self.lines.extend(absorbed.posting.and_then(line_of));
-        let state = absorbed.ended.or_else(|| self.fold.reservation(id).cloned());
+        let state = absorbed.ended.or_else(|| self.fold.reservation(id).map(Cow::into_owned));
         if let Some(state) = state {
             self.stored[request] = Some(Stored { created: Arc::clone(&state.created), state });
         }

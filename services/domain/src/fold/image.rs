@@ -19,26 +19,28 @@ pub struct FoldImage {
 struct TenantImage {
     tenant: TenantId,
     book: BookImage,
+    /// Those that do not follow from their reservations.
     accounts: Vec<(ReservationId, ReservationAccount)>,
 }
 
 impl Fold {
     #[must_use]
     pub fn image(&self) -> FoldImage {
-        let mut tenants: Vec<TenantImage> = self
-            .books
-            .iter()
-            .map(|(tenant, book)| TenantImage { tenant: tenant.clone(), book: book.image(), accounts: Vec::new() })
-            .collect();
-        tenants.sort_by(|a, b| a.tenant.cmp(&b.tenant));
+        let image = |(tenant, book): &(TenantId, Book)| TenantImage {
+            tenant: tenant.clone(),
+            book: book.image(),
+            accounts: Vec::new(),
+        };
+        let mut tenants: Vec<TenantImage> = self.books.iter().map(image).collect();
         for (id, folded) in &self.folded {
-            if let Ok(at) = tenants.binary_search_by(|image| image.tenant.cmp(&folded.tenant)) {
-                tenants[at].accounts.push((*id, folded.account.clone()));
+            if let Some(account) = &folded.account {
+                tenants[folded.book as usize].accounts.push((*id, ReservationAccount::clone(account)));
             }
         }
         for image in &mut tenants {
             image.accounts.sort_by_key(|(id, _)| *id);
         }
+        tenants.sort_by(|a, b| a.tenant.cmp(&b.tenant));
         FoldImage { options: self.options, tenants }
     }
 
@@ -46,9 +48,12 @@ impl Fold {
     pub fn from_image(image: FoldImage) -> Self {
         let mut fold = Self::new(image.options);
         for TenantImage { tenant, book, accounts } in image.tenants {
-            fold.books.insert(tenant.clone(), Book::from_image(book));
-            let of_tenant = |(id, account)| (id, Folded { tenant: tenant.clone(), account });
-            fold.folded.extend(accounts.into_iter().map(of_tenant));
+            let at = fold.place(&tenant);
+            let book = Book::from_image(book);
+            fold.folded.extend(book.ids().map(|id| (id, Folded { book: at, account: None })));
+            let unusual = |(id, account)| (id, Folded { book: at, account: Some(Box::new(account)) });
+            fold.folded.extend(accounts.into_iter().map(unusual));
+            fold.books[at as usize].1 = book;
         }
         fold
     }

@@ -4,18 +4,20 @@
 //! them by the difference of the reservation's [`Position`] before and after, so that
 //! conservation (counters = charges + open holds, I12) cannot be broken by a forgotten case.
 
+mod ended;
 mod image;
 mod parts;
+mod reading;
 mod scopes;
 
 pub use image::BookImage;
 
+use std::collections::hash_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::attempt::{AttemptNumber, AttemptOutcome};
-use crate::calendar::Window;
 use crate::ids::{KeyId, ReservationId, ReservationMap};
 use crate::ledger::SourcePosition;
 use crate::money::{Amounts, Charge};
@@ -23,10 +25,11 @@ use crate::reservation::{
     Balances, Command, Conflict, Decision, Event, Position, Reservation, ReservationStatus, Reserve, apply, decide,
 };
 
+use ended::Ended;
 use scopes::{Moved, Places, Scopes};
 
 use super::counters::admits;
-use super::{Counter, CounterReading, Counting, Denial, Limit, RateStandings, Scope, ScopeCounters};
+use super::{Counting, Denial, Limit, RateStandings};
 
 /// How long a book remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,7 +150,10 @@ pub struct Correction {
 pub struct Book {
     options: BookOptions,
     scopes: Scopes,
+    /// What runs, waits, or is not confirmed yet.
     entries: ReservationMap<Held>,
+    /// What ended, is confirmed, and stays until its retry horizon is over.
+    ended: Ended,
     /// Leases of what is Reserved, by their end.
     due: BTreeSet<(i64, ReservationId)>,
     /// Leases that ended up to here have given their slot back.
@@ -171,10 +177,14 @@ impl Book {
     /// Decides and applies one command. Everything it changes, it changes at once.
     pub fn execute(&mut self, id: ReservationId, command: &Command, now_ms: i64) -> Reply {
         self.advance(now_ms);
-        if let Some(entry) = self.entries.get(&id).map(|held| &held.entry).filter(|entry| entry.is_overtaken(command)) {
+        if matches!(command, Command::Correct { .. })
+            && let Some(entry) = self.entry(id).filter(|entry| entry.is_overtaken(command))
+        {
             return self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms);
         }
-        self.execute_now(id, command, now_ms)
+        let reply = self.execute_now(id, command, now_ms);
+        let _ended = self.rest(id);
+        reply
     }
 
     /// What the passing of time changes by itself.
@@ -190,7 +200,7 @@ impl Book {
             return reply;
         }
         let state = self.reservation(id);
-        let decision = decide(state, self, command, now_ms);
+        let decision = decide(state.as_deref(), self, command, now_ms);
         if let Decision::Change(events) = &decision {
             for event in events {
                 self.record(id, event, now_ms);
@@ -213,7 +223,7 @@ impl Book {
     /// A revoked key and a repeated `Idempotency-Key` never reach the limits.
     fn refuse_at_the_door(&self, id: ReservationId, reserve: &Reserve, now_ms: i64) -> Option<Reply> {
         let asked = &reserve.created;
-        if self.entries.contains_key(&id) {
+        if self.entries.contains_key(&id) || self.ended.contains(id) {
             return None;
         }
         if self.revoked.contains(&asked.key) {
@@ -235,7 +245,7 @@ impl Book {
     }
 
     fn reply(&self, id: ReservationId, decision: Decision, now_ms: i64) -> Reply {
-        let status = self.reservation(id).map(Reservation::status);
+        let status = self.reservation(id).map(|reservation| reservation.status());
         Reply { reservation: id, decision, status, now_ms, rates: RateStandings::default() }
     }
 
@@ -244,7 +254,7 @@ impl Book {
     pub fn correct(&mut self, correction: &Correction, now_ms: i64) -> Reply {
         self.advance(now_ms);
         let Correction { reservation: id, number, total, source, .. } = *correction;
-        let reply = match self.entries.get(&id).map(|held| &held.entry) {
+        let reply = match self.entry(id) {
             Some(entry) if entry.confirmed_until(number).is_some_and(|offset| offset >= source.offset) => {
                 self.reply(id, Decision::NoChange(entry.reservation.status()), now_ms)
             }
@@ -263,6 +273,7 @@ impl Book {
             }
         };
         self.mark_applied(source);
+        let _ended = self.rest(id);
         reply
     }
 
@@ -275,7 +286,7 @@ impl Book {
 
     /// The ledger has a line of the attempt, justified by the event at `source`.
     pub(crate) fn confirm(&mut self, id: ReservationId, number: AttemptNumber, source: SourcePosition, now_ms: i64) {
-        let Some(Held { entry, .. }) = self.entries.get_mut(&id) else { return };
+        let Some(Held { entry, .. }) = awake(&mut self.entries, &mut self.ended, &mut self.scopes, id) else { return };
         entry.confirm(number, source.offset);
         see_off(&mut self.leaving, entry, self.options, now_ms);
     }
@@ -283,7 +294,9 @@ impl Book {
     /// Records an event that was decided elsewhere: by this book, or by whoever wrote the log that is being folded. Says
     /// whether it changed the reservation.
     pub fn record(&mut self, id: ReservationId, event: &Event, now_ms: i64) -> bool {
-        let Some(Held { entry, places }) = self.entries.get_mut(&id) else { return self.begin(id, event, now_ms) };
+        let Some(Held { entry, places }) = awake(&mut self.entries, &mut self.ended, &mut self.scopes, id) else {
+            return self.begin(id, event, now_ms);
+        };
         let (before, due_before) = (entry.position(), entry.due_ms());
         let is_news = entry.reservation.absorb(event);
         // A renewal takes the slot again, unless it too is over by now.
@@ -348,7 +361,17 @@ impl Book {
                 return;
             }
             self.leaving.pop_first();
-            let Some(Held { entry, .. }) = self.entries.get_mut(&id) else { continue };
+            let Some(Held { entry, .. }) = self.entries.get_mut(&id) else {
+                if !self.idempotency.is_empty()
+                    && let Some(entry) = self.ended.get(id)
+                {
+                    self.forget_idempotency(&entry.reservation);
+                }
+                if self.ended.remove(id) {
+                    gone.push(id);
+                }
+                continue;
+            };
             // A late event may have made it pending again in the meantime; then it stays until it may go once more.
             entry.leaving = false;
             if entry.may_go()
@@ -370,26 +393,21 @@ impl Book {
     /// Takes back a record that left, as the ledger's lines describe it. Its charges are counted already.
     pub(crate) fn restore(&mut self, reservation: Reservation, confirmed: Vec<(AttemptNumber, i64)>, now_ms: i64) {
         let id = reservation.created.id;
+        if self.ended.contains(id) {
+            return;
+        }
         let places = self.scopes.places(&reservation.created.counting.scopes);
         let entry = Entry { confirmed, ..Entry::new(reservation) };
         let held = self.entries.entry(id).or_insert(Held { entry, places });
         see_off(&mut self.leaving, &mut held.entry, self.options, now_ms);
     }
 
-    /// Reserved reservations whose lease ended by `now_ms`, oldest first, at most `most`.
-    #[must_use]
-    pub fn due(&self, now_ms: i64, most: usize) -> Vec<Reservation> {
-        let ended = self.due.iter().take_while(|(due_ms, _)| *due_ms <= now_ms).take(most);
-        ended.filter_map(|(_, id)| self.reservation(*id)).cloned().collect()
-    }
-
-    #[must_use]
-    pub fn reservation(&self, id: ReservationId) -> Option<&Reservation> {
-        self.entries.get(&id).map(|held| &held.entry.reservation)
-    }
-
-    pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
-        self.entries.values().map(|held| &held.entry.reservation)
+    /// Packs the reservation if it has ended and is confirmed, and gives back what it was.
+    pub(crate) fn rest(&mut self, id: ReservationId) -> Option<Reservation> {
+        let Place::Occupied(place) = self.entries.entry(id) else { return None };
+        let entry = &place.get().entry;
+        let rests = entry.leaving && entry.may_go() && self.ended.put(entry);
+        rests.then(|| place.remove().entry.reservation)
     }
 
     pub fn revoke(&mut self, key: KeyId) {
@@ -409,43 +427,22 @@ impl Book {
         let last = self.applied.entry(source.partition).or_insert(-1);
         *last = (*last).max(source.offset);
     }
+}
 
-    #[must_use]
-    pub fn counter(&self, scope: &Scope, window: Window) -> Counter {
-        self.scopes.get(scope).map(|counters| counters.counter(window)).unwrap_or_default()
-    }
-
-    /// Slots taken by `scope` now.
-    #[must_use]
-    pub fn slots(&self, scope: &Scope) -> i64 {
-        self.scopes.get(scope).map_or(0, ScopeCounters::slots)
-    }
-
-    /// Requests and tokens of `scope` in the last minute.
-    #[must_use]
-    pub fn rate(&self, scope: &Scope, now_ms: i64) -> (i64, i64) {
-        self.scopes.get(scope).map_or((0, 0), |counters| counters.rate_total(now_ms.div_euclid(1000)))
-    }
-
-    /// Every calendar counter, sorted by scope and window.
-    #[must_use]
-    pub fn counters(&self) -> Vec<CounterReading> {
-        let mut readings: Vec<CounterReading> = self
-            .scopes
-            .iter()
-            .flat_map(|(scope, counters)| {
-                counters.windows().map(|(window, counter)| CounterReading { scope: scope.clone(), window, counter })
-            })
-            .filter(|reading| reading.counter != Counter::default())
-            .collect();
-        readings.sort_by(|a, b| (&a.scope, a.window).cmp(&(&b.scope, b.window)));
-        readings
-    }
-
-    /// What is held in all, by open reservations.
-    #[must_use]
-    pub fn held(&self) -> Amounts {
-        self.reservations().map(Reservation::held).sum()
+/// The entry of `id` to be changed, unpacked if it has ended. Whoever changes it lets it rest again.
+fn awake<'a>(
+    entries: &'a mut ReservationMap<Held>,
+    ended: &mut Ended,
+    scopes: &mut Scopes,
+    id: ReservationId,
+) -> Option<&'a mut Held> {
+    match entries.entry(id) {
+        Place::Occupied(place) => Some(place.into_mut()),
+        Place::Vacant(place) => {
+            let entry = ended.take(id)?;
+            let places = scopes.places(&entry.reservation.created.counting.scopes);
+            Some(place.insert(Held { entry, places }))
+        }
     }
 }
 

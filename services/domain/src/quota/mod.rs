@@ -83,7 +83,7 @@ impl fmt::Display for Scope {
 }
 
 /// The exact list of counters of one reservation, locked at admission (I10): every scope in every window.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Counting {
     pub scopes: Arc<[Scope]>,
     pub windows: [Window; 4],

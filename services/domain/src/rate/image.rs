@@ -13,19 +13,13 @@ pub(super) struct RollingImage {
 
 impl<const SECONDS: usize> From<Rolling<SECONDS>> for RollingImage {
     fn from(rolling: Rolling<SECONDS>) -> Self {
-        let everything = rolling.latest_s.saturating_add(Rolling::<SECONDS>::length());
-        let buckets = rolling.expiring(everything).filter(|(_, sums)| *sums != [0; 2]).collect();
-        Self { latest_s: rolling.latest_s, buckets }
+        Self { latest_s: rolling.latest_s, buckets: rolling.buckets.into() }
     }
 }
 
 impl<const SECONDS: usize> From<RollingImage> for Rolling<SECONDS> {
     fn from(image: RollingImage) -> Self {
-        let mut rolling = Self { latest_s: image.latest_s, ..Self::default() };
-        for (second, sums) in image.buckets {
-            rolling.buckets[Self::slot(second)] = sums;
-            rolling.sum = plus(rolling.sum, sums);
-        }
-        rolling
+        let sum = image.buckets.iter().fold([0; 2], |sum, (_, bucket)| plus(sum, *bucket));
+        Self { buckets: image.buckets.into(), sum, latest_s: image.latest_s }
     }
 }

@@ -77,8 +77,16 @@ fn o40_the_wait_is_until_enough_whole_seconds_have_dropped() {
 }
 
 #[test]
-fn a_window_of_a_minute_costs_a_kilobyte() {
-    assert_eq!(std::mem::size_of::<RateWindow>(), 61 * 16 + 24);
+fn a_quiet_window_costs_nothing_but_itself() {
+    let mut window = RateWindow::default();
+    assert_eq!((size_of::<RateWindow>(), window.0.buckets.capacity()), (56, 0));
+    // What comes to nothing, or is over, is not kept.
+    window.add(100, 100, 1, 10);
+    window.add(101, 101, 1, 10);
+    window.add(100, 101, -1, -10);
+    assert_eq!(window.buckets(), (101, vec![(101, [1, 10])]));
+    window.add(500, 500, 0, 0);
+    assert_eq!((window.total(500), window.0.buckets.capacity()), ((0, 0), 0));
 }
 
 #[derive(Debug, Clone)]

@@ -144,7 +144,7 @@ fn a_command_that_changed_something_changes_nothing_the_second_time() {
 #[test]
 fn a_bound_never_raises_what_is_held_and_nothing_but_admission_does() {
     after_every_step(|seed, _, step, decision, before, after| {
-        let held = |book: &Book| book.reservation(step.id).map(Reservation::held).unwrap_or_default();
+        let held = |book: &Book| book.reservation(step.id).map(|found| found.held()).unwrap_or_default();
         let admits = matches!(step.command, Command::Reserve(_) | Command::Extend { .. });
         if !admits && matches!(decision, Decision::Change(_)) {
             let (before, after) = (held(before), held(after));
@@ -200,7 +200,7 @@ fn the_log_alone_gives_the_state() {
             let mut of_log = states.remove(&in_store.created.id).unwrap();
             // Slots and leases are the store's alone.
             (of_log.slot, of_log.due_ms) = (in_store.slot, in_store.due_ms);
-            assert_eq!(&of_log, in_store, "seed {seed}");
+            assert_eq!(of_log, *in_store, "seed {seed}");
         }
     }
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), EventKind::ALL, "every kind occurs");

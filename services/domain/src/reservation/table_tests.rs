@@ -4,6 +4,8 @@
 //! The request holds $0.10 at most; its attempt 1 is sent with a worst case of $0.08 and costs $0.05 by the provider's
 //! answer, $0.06 by the ledger. The cells are in `table.txt`, for people; this file says what the words in it do.
 
+use std::borrow::Cow;
+
 use super::*;
 use crate::attempt::AttemptNumber;
 use crate::ledger::SourcePosition;
@@ -190,13 +192,13 @@ fn corrected(book: &mut Book, number: AttemptNumber, now_ms: i64) -> Decision {
 
 /// Executes `command`, and applies what was decided to the state before: both must come to the same.
 fn executed_alike(book: &mut Book, command: &Command, now_ms: i64) -> Decision {
-    let before = book.reservation(id(1)).cloned();
+    let before = book.reservation(id(1)).map(Cow::into_owned);
     let decided = decide(before.as_ref(), book, command, now_ms);
     let reply = book.execute(id(1), command, now_ms);
     assert_eq!(reply.decision, decided, "{command:?}");
     let events = if let Decision::Change(events) = &decided { events.as_slice() } else { &[] };
     let applied = events.iter().fold(before, apply);
-    assert_eq!(book.reservation(id(1)), applied.as_ref(), "{command:?}");
+    assert_eq!(book.reservation(id(1)).as_deref(), applied.as_ref(), "{command:?}");
     assert_eq!(reply.status, applied.map(|r| r.status()), "{command:?}");
     decided
 }

@@ -304,7 +304,7 @@ impl Filling<'_> {
         let mut longest_leases = BTreeMap::new();
         for (id, entry) in book.entries() {
             let version = self.store.operation();
-            let mut entry = Entry { leaving: entry.may_go(), ..entry.clone() };
+            let mut entry = Entry { leaving: entry.may_go(), ..entry.into_owned() };
             entry.lapsed = false;
             let reservation = &entry.reservation;
             let (admitted, due) = (reservation.created.admitted_at_ms, reservation.due_ms);

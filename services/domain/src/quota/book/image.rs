@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{KeyId, ReservationId};
 use crate::quota::{Scope, ScopeCounters};
 
+use super::ended::{Ended, EndedImage};
 use super::scopes::Scopes;
 use super::{Book, BookOptions, Entry, Held};
 
@@ -17,6 +18,7 @@ pub struct BookImage {
     options: BookOptions,
     scopes: Vec<(Scope, ScopeCounters)>,
     entries: Vec<(ReservationId, Entry)>,
+    ended: EndedImage,
     lapsed_until_ms: i64,
     leaving: Vec<(i64, ReservationId)>,
     idempotency: Vec<([u8; 32], ReservationId, i64)>,
@@ -40,6 +42,7 @@ impl Book {
             options: self.options,
             scopes,
             entries,
+            ended: self.ended.image(),
             lapsed_until_ms: self.lapsed_until_ms,
             leaving: self.leaving.iter().copied().collect(),
             idempotency,
@@ -60,6 +63,7 @@ impl Book {
             options: image.options,
             due,
             entries: image.entries.into_iter().map(held).collect(),
+            ended: Ended::from_image(image.ended),
             scopes,
             lapsed_until_ms: image.lapsed_until_ms,
             leaving: image.leaving.into_iter().collect(),

@@ -1,5 +1,7 @@
 //! A book taken apart, for a store that keeps it in another form.
 
+use std::borrow::Cow;
+
 use crate::ids::{KeyId, ReservationId};
 use crate::ledger::SourcePosition;
 use crate::quota::{Scope, ScopeCounters};
@@ -7,8 +9,19 @@ use crate::quota::{Scope, ScopeCounters};
 use super::{Book, Entry};
 
 impl Book {
-    pub fn entries(&self) -> impl Iterator<Item = (ReservationId, &Entry)> {
-        self.entries.iter().map(|(id, held)| (*id, &held.entry))
+    pub fn entries(&self) -> impl Iterator<Item = (ReservationId, Cow<'_, Entry>)> {
+        let ended = self.ended.entries().map(|(id, entry)| (id, Cow::Owned(entry)));
+        self.entries.iter().map(|(id, held)| (*id, Cow::Borrowed(&held.entry))).chain(ended)
+    }
+
+    /// How many ended reservations are kept, and the bytes that they take.
+    #[must_use]
+    pub fn kept(&self) -> (usize, usize) {
+        (self.ended.len(), self.ended.bytes())
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = ReservationId> {
+        self.entries.keys().copied().chain(self.ended.ids())
     }
 
     pub fn scopes(&self) -> impl Iterator<Item = (&Scope, &ScopeCounters)> {
