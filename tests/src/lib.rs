@@ -28,6 +28,7 @@ pub mod bill;
 pub mod random;
 
 pub mod protocol;
+pub mod growth;
 
 pub mod crash;
 pub mod failpoints;
