@@ -16,6 +16,8 @@ use crate::conformance::PATIENCE;
 use crate::segment::folder::read_folder;
 
 const PAGE_BYTES: u64 = 4096;
+/// The file's header and the first frame's, with room.
+const HEADERS_BYTES: usize = 96;
 /// One that clients wait for and a paced one.
 const TOPICS: [Topic; 2] = [Topic::Reservations, Topic::Usage];
 
@@ -172,23 +174,39 @@ impl Lost {
 }
 
 fn kept_bytes(written: &[u8], synced: u64, rng: &mut TestRng) -> Vec<u8> {
-    let len = synced + below(rng, written.len() - usize::try_from(synced).unwrap() + 1) as u64;
+    let len = kept_len(written.len() as u64, synced, rng);
     let mut kept = written[..usize::try_from(len).unwrap()].to_vec();
     let mut at = synced;
     while at < len {
         let page_end = ((at / PAGE_BYTES + 1) * PAGE_BYTES).min(len);
         let page = &mut kept[usize::try_from(at).unwrap()..usize::try_from(page_end).unwrap()];
-        match below(rng, 3) {
+        match below(rng, 4) {
             0 => {}
             1 => page.fill(0),
-            _ => {
+            2 => {
                 let torn = below(rng, page.len());
+                page[torn..].fill(0);
+            }
+            // In the middle of a header: of the file's, or of a frame's.
+            _ => {
+                let torn = below(rng, page.len().min(HEADERS_BYTES));
                 page[torn..].fill(0);
             }
         }
         at = page_end;
     }
     kept
+}
+
+/// Any length is possible. Those that cut a header, or nothing, are one in thousands among them, so they are drawn apart.
+fn kept_len(written: u64, synced: u64, rng: &mut TestRng) -> u64 {
+    let unsynced = usize::try_from(written - synced).unwrap();
+    match below(rng, 4) {
+        0 => written,
+        1 => synced + below(rng, unsynced.min(HEADERS_BYTES) + 1) as u64,
+        2 => synced + below(rng, unsynced + 1) as u64,
+        _ => (synced + below(rng, unsynced + 1) as u64).next_multiple_of(PAGE_BYTES).min(written),
+    }
 }
 
 async fn all_records(log: &SegmentLog, topic: Topic) -> Result<Vec<StoredRecord>, ReadError> {
