@@ -1,4 +1,4 @@
-//! O47 and O48: clients that hardly read, and providers that hang up on idle connections.
+//! O47, O48 and S06: clients that hardly read, and providers that hang up on idle connections.
 
 #![cfg(test)]
 
@@ -12,7 +12,7 @@ use support::raw::{CHAT, Raw, head};
 use support::{House, PATIENCE, Setup, body, resident_bytes, tenant};
 use tokio::sync::Mutex;
 use tokio::time::{Duration, Instant, sleep};
-use weir_domain::registry::Deadlines;
+use weir_domain::registry::{Deadlines, LogicalModel};
 use weir_domain::reservation::ReservationStatus;
 use weir_providers::UpstreamOptions;
 use weir_quota::QuotaStore;
@@ -98,6 +98,63 @@ async fn o47_slow_readers_hold_back_the_provider_and_disturb_nobody() {
     // What a client left behind may have been executed: it waits for the provider's word, at its worst case.
     let read = house.quota.read(&tenant()).await.unwrap();
     assert_eq!((read.reserved, read.pending), (0, READERS as u64));
+}
+
+/// S06 at the size of a test; `make bench SLOW=1` has it whole, on a process of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s06_readers_that_stop_end_pending_beside_slow_ones_that_go_on() {
+    const EACH: usize = 100;
+    let _turn = TURN.lock().await;
+    let house = Arc::new(House::of(torrent()).await);
+    let mut slow = Vec::with_capacity(EACH);
+    for _ in 0..EACH {
+        slow.push(reader(&house).await);
+    }
+    let reading = Arc::new(AtomicBool::new(true));
+    until_reserved(&house, EACH).await;
+    let drip = house.tasks.spawn("drip", drip(slow, Arc::clone(&reading)));
+    // Whoever comes from now on may stop for half a second.
+    house.publish(|snapshot| {
+        for model in snapshot.models.values_mut() {
+            let deadlines = Deadlines { write_stall_ms: 500, ..model.deadlines };
+            *model = Arc::new(LogicalModel { deadlines, ..LogicalModel::clone(model) });
+        }
+    });
+    let before = resident_bytes();
+    let mut stopped = Vec::with_capacity(EACH);
+    for _ in 0..EACH {
+        stopped.push(reader(&house).await);
+    }
+    let deadline = Instant::now() + 3 * PATIENCE;
+    let read = loop {
+        let read = house.quota.read(&tenant()).await.unwrap();
+        if read.pending == EACH as u64 {
+            break read;
+        }
+        assert!(Instant::now() < deadline, "{} pending, {} reserved", read.pending, read.reserved);
+        sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(read.reserved, EACH as u64, "who still reads, however slowly, is not ended");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown / EACH as u64 <= MOST_BYTES_A_STREAM, "{} KiB a stream", (grown / EACH as u64) >> 10);
+    for reader in &mut stopped {
+        assert!(ended_by_reset(reader).await, "the dead reader is told by a reset");
+    }
+    let cancelled = house.stubs[0].journal().iter().filter(|entry| entry.state == State::Cancelled).count();
+    assert_eq!(cancelled, EACH, "the provider is hung up on for each of them, and for nobody else");
+
+    reading.store(false, Ordering::Release);
+    drop(drip.await.unwrap());
+    house.assert_at_rest().await;
+    assert_eq!(house.quota.read(&tenant()).await.unwrap().pending, 2 * EACH as u64);
+}
+
+async fn until_reserved(house: &House, count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    while house.quota.read(&tenant()).await.unwrap().reserved < count as u64 {
+        assert!(Instant::now() < deadline, "not all are admitted");
+        sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Each reader takes a byte now and then.
