@@ -1,7 +1,10 @@
 //! Any bytes as a request or plain answer of every dialect, for a target or client of every other: refused by name, or
 //! carried as JSON that the other side reads.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+use serde_json::value::RawValue;
 use weir_fuzz::{Fuzz, Mutator, Random, shape_of};
 use weir_wire::Dialect::{self, AnthropicMessages, OpenAiChat, OpenAiEmbeddings, OpenAiResponses};
 use weir_wire::anthropic::AnthropicVersion;
@@ -9,7 +12,7 @@ use weir_wire::anthropic::messages::TokenCount;
 use weir_wire::openai::chat::{CapField, DeveloperRole, Limits};
 use weir_wire::{ClientRequest, ClientSide, Family, ProviderAnswer, Target};
 
-use crate::{WORDS, is_json, peak_mib};
+use crate::{WORDS, is_json, members, peak_mib};
 
 const DIALECTS: [Dialect; 4] = [OpenAiChat, AnthropicMessages, OpenAiResponses, OpenAiEmbeddings];
 
@@ -70,7 +73,9 @@ fn check_request(input: &[u8], random: &mut Random) -> u64 {
             if spoken != OpenAiEmbeddings {
                 assert_eq!(after.cap_tokens, target.cap, "one cap, the one in force");
             }
-            if dialect != spoken {
+            if dialect == spoken {
+                check_passed(spoken, input, &upstream.body());
+            } else {
                 assert_eq!(
                     (after.tools.len(), after.size.images),
                     (facts.tools.len(), facts.size.images),
@@ -80,6 +85,25 @@ fn check_request(input: &[u8], random: &mut Random) -> u64 {
             shape_of(&(dialect, spoken, after.tools.len().min(3), after.size.images.min(2), upstream.left_out))
         }
     }
+}
+
+/// To a target of the client's own dialect everything goes as it was written, to the digit, but what the gateway owns.
+fn check_passed(dialect: Dialect, before: &[u8], after: &[u8]) {
+    let owned: &[&str] = match dialect {
+        OpenAiChat => &["model", "max_tokens", "max_completion_tokens", "stream_options"],
+        AnthropicMessages => &["model", "max_tokens"],
+        OpenAiResponses => &["model", "max_output_tokens", "previous_response_id"],
+        OpenAiEmbeddings => &["model"],
+    };
+    let (Some(mut before), Some(mut after)) = (members(before), members(after)) else { return };
+    for name in owned {
+        before.remove(*name);
+        after.remove(*name);
+    }
+    let texts = |members: &BTreeMap<String, Box<RawValue>>| -> Vec<(String, String)> {
+        members.iter().map(|(name, value)| (name.clone(), value.get().to_owned())).collect()
+    };
+    assert_eq!(texts(&after), texts(&before), "{dialect:?}");
 }
 
 fn check_answer(input: &[u8], random: &mut Random) -> u64 {

@@ -50,6 +50,9 @@ fn check(input: &[u8], random: &mut Random) -> u64 {
         assert_eq!(pass(&provider, &client, &pieces), whole, "read boundaries carry no meaning");
     }
     check_client(&whole, client.dialect, input.len());
+    if provider.dialect == client.dialect && client.dialect != OpenAiChat {
+        check_passed(input, &whole, max_event_bytes);
+    }
     let kinds: Vec<u8> = whole.steps.iter().take(8).map(kind_of).collect();
     let usage = whole.facts.usage.as_ref().map(|extracted| extracted.usage.is_some());
     shape_of(&(provider.dialect, client.dialect, kinds, usage, whole.is_whole, whole.facts.chunks_delivered.min(3)))
@@ -91,6 +94,47 @@ fn pass(provider: &ProviderSide, client: &ClientSide<'_>, pieces: &[Bytes]) -> P
         stream.fail(&ClientError::new("stream_error", "broke", "It broke."), "transport_error", "r-1", &mut out);
     }
     Passed { steps, facts: stream.facts(), client: out.to_vec(), is_whole }
+}
+
+/// Within one dialect the client's events are the provider's, byte for byte and in their order; some may be left out, one
+/// may be added at the end. Those that name the model name the alias instead.
+fn check_passed(input: &[u8], passed: &Passed, max_event_bytes: usize) {
+    let mut given = datas(input, max_event_bytes).into_iter();
+    let clients = datas(&passed.client, usize::MAX);
+    for (place, data) in clients.iter().enumerate() {
+        let is_passed = given.by_ref().any(|provided| provided == *data || with_the_alias(&provided, data));
+        let is_own_end = place + 1 == clients.len();
+        assert!(is_passed || is_own_end, "no event of the provider's: {}", String::from_utf8_lossy(data));
+    }
+}
+
+/// What the events carry, up to the first that cannot be read.
+fn datas(bytes: &[u8], max_event_bytes: usize) -> Vec<Bytes> {
+    let mut decoder = Decoder::new(max_event_bytes);
+    decoder.push(Bytes::copy_from_slice(bytes));
+    let mut datas = Vec::new();
+    while let Ok(Some(event)) = decoder.next_event() {
+        datas.push(event.data);
+    }
+    datas.extend(decoder.finish().map(|event| event.data));
+    datas
+}
+
+/// Whether the client's event is the provider's with the alias in the place of one value, or as one member more.
+fn with_the_alias(provided: &[u8], client: &[u8]) -> bool {
+    const QUOTED: &[u8] = br#""the \"alias\"""#;
+    const NAME: &[u8] = b"\"model\":";
+    let frames = |before: &[u8], after: &[u8]| {
+        before.len() + after.len() <= provided.len() && provided.starts_with(before) && provided.ends_with(after)
+    };
+    let places = (0..client.len()).filter(|at| client[*at..].starts_with(QUOTED));
+    places.map(|at| (&client[..at], &client[at + QUOTED.len()..])).any(|(before, after)| {
+        let is_added = || {
+            let before = before.strip_suffix(NAME);
+            before.is_some_and(|before| [before, after.strip_prefix(b",").unwrap_or(after)].concat() == provided)
+        };
+        frames(before, after) || is_added()
+    })
 }
 
 /// What the client gets is whole events of JSON, named where its dialect names them, with one end or one error, last.
