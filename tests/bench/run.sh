@@ -4,6 +4,7 @@
 #   tests/bench/run.sh            about ten minutes
 #   QUICK=1 tests/bench/run.sh    about one: only the rows that have a target
 #   GROWTH=1 tests/bench/run.sh   then also a start on, and requests beside, 10 million ledger lines: target/bench/growth.json
+#   SLOW=1 tests/bench/run.sh     about three: only 5,400 clients that hardly read
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -12,7 +13,7 @@ deploy/dev/needs.sh cargo cc wrk
 echo "== building weir and the bench, release (the first time takes several minutes)"
 cargo build --release --package weir --package weir-bench
 
-target/release/weir-bench run ${QUICK:+--quick} "$@"
+target/release/weir-bench run ${QUICK:+--quick} ${SLOW:+--slow} "$@"
 
 if [ -n "${GROWTH:-}" ]; then
     echo "== growth: 100,000 tenants, 10 million ledger lines, some 25 GB that are removed at the end"

@@ -123,8 +123,9 @@ impl Reins {
     }
 }
 
-/// How many bytes are gathered into one write when they are already there.
-const GATHER_BYTES: usize = 64 * 1024;
+/// How many bytes are gathered into one write when they are already there. A burst of chunks is less; what a client that
+/// hardly reads leaves unwritten is kept whole.
+const GATHER_BYTES: usize = 16 * 1024;
 
 /// The provider's stream and what turns it into the client's, in one.
 pub struct RelayBody {

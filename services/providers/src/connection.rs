@@ -49,8 +49,8 @@ pub(crate) enum ExchangeError {
 
 /// A first read holds a usual answer whole, or its head and the first events of a stream. What a silent stream keeps.
 const SMALLEST_READ_BYTES: usize = 4 * 1024;
-/// Large answers come in reads of this size.
-const LARGEST_READ_BYTES: usize = 64 * 1024;
+/// Large answers come in reads of this size. A stream whose client hardly reads keeps one such buffer.
+const LARGEST_READ_BYTES: usize = 16 * 1024;
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::case::{IDLE_MODEL, body};
+use crate::case::{Api, IDLE_MODEL, body};
 use crate::cost;
 use crate::error::BenchError;
 use crate::load::as_f64;
@@ -17,7 +17,7 @@ const SETTLE: Duration = Duration::from_millis(500);
 
 /// KiB per stream, over `streams` of them, in a process that has served nothing yet.
 pub(crate) async fn kib_per_stream(process: &Process, streams: usize) -> Result<f64, BenchError> {
-    let request = request(&process.target, &body(IDLE_MODEL, 200, true));
+    let request = request(&process.target, Api::Chat, &body(IDLE_MODEL, 200, true));
     let mut open = Vec::with_capacity(WARM + streams);
     hold(process, &request, WARM, &mut open).await?;
     let before = cost::rss_kib(process.pid())?;

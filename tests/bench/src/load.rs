@@ -7,6 +7,9 @@
 pub(crate) mod stream;
 pub(crate) mod wrk;
 
+/// What Anthropic's API wants to be told; the other one does not look at it.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
+
 /// What one round of load saw.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Seen {

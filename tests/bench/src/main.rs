@@ -18,6 +18,7 @@ mod load;
 mod provider;
 mod report;
 mod run;
+mod slow;
 mod subject;
 mod table;
 mod targets;
@@ -57,6 +58,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Thousands of streams are thousands of sockets, in each part.
+    if let Err(source) = weir_runtime::listener::raise_file_limit() {
+        eprintln!("weir-bench: the limit of open files cannot be raised: {source}");
+    }
     let done = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Bare { listen, upstream } => one_thread(bare::serve(listen, upstream)),

@@ -7,11 +7,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use weir_stub::journal::JournalOptions;
-use weir_stub::script::{Fault, FaultKind, Script, Scripts};
+use weir_stub::script::{Fault, FaultKind, Script, Scripts, UsageScript};
 use weir_stub::{Stub, StubOptions};
 
-use crate::case::{CHUNKS, Case, IDLE_MODEL, Shape};
+use crate::case::{CHUNKS, Case, IDLE_MODEL, SLOW_MODEL, Shape};
 use crate::error::BenchError;
+use crate::slow;
 
 /// Serves until the process is ended.
 pub(crate) async fn serve(listen: SocketAddr) -> Result<(), BenchError> {
@@ -27,6 +28,10 @@ fn scripts() -> HashMap<String, Script> {
     let stalls =
         Fault { kind: FaultKind::Stall, after_chunks: 1, after_bytes: None, code: None, message: None, bytes: None };
     scripts.insert(IDLE_MODEL.to_owned(), Script { fault: Some(stalls), ..Script::default() });
+    // What is billed is said, or the request's cap would end the answer sooner.
+    let usage = UsageScript { completion: Some(256), ..UsageScript::default() };
+    let torrent = Script { chunks: slow::CHUNKS, chunk_bytes: Some(slow::CHUNK_BYTES), usage, ..Script::default() };
+    scripts.insert(SLOW_MODEL.to_owned(), torrent);
     scripts
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::case::{Case, Shape};
+use crate::case::{Api, Case, Shape};
 use crate::error::BenchError;
 use crate::load::{Seen, as_f64, stream};
 
@@ -52,6 +52,9 @@ pub(crate) struct Row {
     /// Where its stores are: in the process, or on a stack of servers.
     pub mode: &'static str,
     pub shape: Shape,
+    pub ingress: Api,
+    /// Of the provider that Weir calls; the bare proxy forwards what its client speaks.
+    pub egress: Api,
     pub prompt_kb: f64,
     pub gap_ms: u64,
     pub connections: usize,
@@ -64,6 +67,8 @@ pub(crate) struct Row {
     pub cpu_us_per_request: f64,
     /// The whole stream's cost, shared among its content chunks; absent for a plain answer.
     pub cpu_us_per_chunk: Option<f64>,
+    /// What one core could do if it did nothing else: whole requests, or whole streams.
+    pub per_core_s: f64,
     pub rss_mib: f64,
     #[serde(skip)]
     pub case: Case,
@@ -137,6 +142,8 @@ fn row(case: Case, subject: Subject, measured: &[Measured]) -> Row {
         subject,
         mode: "embedded",
         shape: case.shape,
+        ingress: case.ingress,
+        egress: case.egress,
         prompt_kb: case.prompt_kb(),
         gap_ms: case.gap_ms,
         connections: case.connections,
@@ -149,6 +156,7 @@ fn row(case: Case, subject: Subject, measured: &[Measured]) -> Row {
             Shape::Plain => None,
             Shape::Stream => Some(over(&per_chunk)),
         },
+        per_core_s: over(&|each| as_f64(each.seen.requests) * 1e6 / cpu_us(each.cpu_ns)),
         rss_mib: over(&|each| as_f64(each.rss_kib) / 1024.0),
         case,
         threads: threads(measured),

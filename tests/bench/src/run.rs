@@ -11,6 +11,7 @@ use crate::case::{Case, Shape};
 use crate::error::BenchError;
 use crate::load::{Seen, as_f64, stream, wrk};
 use crate::report::{Measured, Metric, Report, Rounds, Subject};
+use crate::slow::Slow;
 use crate::subject::{self, Process, Target};
 use crate::{cost, fold, idle, table};
 
@@ -19,6 +20,12 @@ pub(crate) struct RunArgs {
     /// Only the rows that have a target, in about a minute.
     #[arg(long)]
     quick: bool,
+    /// Only thousands of clients that hardly read: three minutes.
+    #[arg(long, conflicts_with = "quick")]
+    slow: bool,
+    /// How many of those clients.
+    #[arg(long, default_value_t = 5_400)]
+    slow_readers: usize,
     /// The gateway to measure.
     #[arg(long, value_name = "FILE", default_value = "target/release/weir")]
     weir: PathBuf,
@@ -67,10 +74,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), BenchError> {
     let runtime = runtime.map_err(BenchError::io("a runtime"))?;
     let mut bench = Bench { args, runtime, report: Report::default() };
 
-    bench.idle_streams(&plan)?;
-    let work = bench.fresh("rounds")?;
-    bench.cases(&plan, &work)?;
-    bench.log(&work)?;
+    if args.slow {
+        bench.slow_readers()?;
+    } else {
+        bench.idle_streams(&plan)?;
+        let work = bench.fresh("rounds")?;
+        bench.cases(&plan, &work)?;
+        bench.log(&work)?;
+    }
     let json = args.folder.join("report.json");
     bench.report.write(&json)?;
     println!("{}", table::of(&bench.report));
@@ -116,6 +127,15 @@ impl Bench<'_> {
         Ok(())
     }
 
+    fn slow_readers(&mut self) -> Result<(), BenchError> {
+        println!("== {} clients that hardly read, then not at all", self.args.slow_readers);
+        let work = self.fresh("slow")?;
+        let provider = subject::provider(&work)?;
+        let weir = subject::weir(&self.args.weir, provider.target.address, &work)?;
+        let slow = Slow { process: &weir, readers: self.args.slow_readers, data: &work.join("data") };
+        self.runtime.block_on(slow.measure(&mut self.report))
+    }
+
     fn cases(&mut self, plan: &Plan, work: &Path) -> Result<(), BenchError> {
         let provider = subject::provider(work)?;
         let upstream = provider.target.address;
@@ -157,8 +177,8 @@ impl Bench<'_> {
 
     fn load(&self, case: &Case, target: &Target, time: Duration, work: &Path) -> Result<Seen, BenchError> {
         match case.shape {
-            Shape::Plain => wrk::run(target, &case.body(), case.connections, time, work),
-            Shape::Stream => self.runtime.block_on(stream::run(target, &case.body(), case.connections, time)),
+            Shape::Plain => wrk::run(target, case, time, work),
+            Shape::Stream => self.runtime.block_on(stream::run(target, case, time)),
         }
     }
 

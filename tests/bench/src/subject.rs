@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::case::{Case, IDLE_MODEL};
+use crate::case::{Api, Case, IDLE_MODEL, SLOW_MODEL};
 use crate::error::BenchError;
 
 /// Where load goes.
@@ -76,6 +76,16 @@ impl Process {
         self.wait_for("listening", || TcpStream::connect(address).ok().map(drop))
     }
 
+    /// Where the admin API is, and its token: what the process told in its data folder.
+    pub(crate) fn admin(&self, data: &Path) -> Result<(String, String), BenchError> {
+        let told = |name: &str| {
+            let text =
+                fs::read_to_string(data.join(name)).map_err(BenchError::io(format!("{name} of {}", self.target.name)));
+            text.map(|text| text.trim().to_owned())
+        };
+        Ok((told("admin.url")?, told("secrets/admin.token")?))
+    }
+
     /// Asks it to end, and waits until it has.
     pub(crate) fn stop(mut self) -> Result<(), BenchError> {
         self.terminate();
@@ -138,7 +148,8 @@ pub(crate) fn weir(binary: &Path, upstream: SocketAddr, folder: &Path) -> Result
         fs::write(&path, text).map_err(BenchError::io(name.to_owned())).map(|()| path)
     };
     let config = write("weir.toml", "[process]\nworker_threads = 1\n")?;
-    let catalog = write("catalog.toml", &catalog(upstream))?;
+    let credential = format!("file:{}", write("provider.key", "nobody's secret")?.display());
+    let catalog = write("catalog.toml", &catalog(upstream, &credential))?;
     let data = folder.join("data");
     let mut command = Command::new(binary);
     command.arg("up").arg("--config").arg(config).arg("--catalog").arg(catalog).arg("--data").arg(&data);
@@ -162,10 +173,11 @@ pub(crate) fn weir(binary: &Path, upstream: SocketAddr, folder: &Path) -> Result
 
 /// Made through the admin API, as an operator does.
 fn new_key(process: &mut Process, data: &Path, folder: &Path) -> Result<String, BenchError> {
-    let told = |name: &str| fs::read_to_string(data.join(name)).ok();
-    let (admin, token) = process.wait_for("the admin API", || told("admin.url").zip(told("secrets/admin.token")))?;
-    let created: Value = ureq::post(format!("{}/admin/v1/keys", admin.trim()))
-        .header("authorization", format!("Bearer {}", token.trim()))
+    let told = |name: &str| data.join(name).exists().then_some(());
+    process.wait_for("the admin API", || told("admin.url").and(told("secrets/admin.token")))?;
+    let (admin, token) = process.admin(data)?;
+    let created: Value = ureq::post(format!("{admin}/admin/v1/keys"))
+        .header("authorization", format!("Bearer {token}"))
         .send_json(json!({ "tenant": "bench", "name": "load" }))
         .and_then(|mut answer| answer.body_mut().read_json())
         .map_err(|error| BenchError::unexpected("making a key", error))?;
@@ -175,14 +187,19 @@ fn new_key(process: &mut Process, data: &Path, folder: &Path) -> Result<String, 
 }
 
 /// Every model of the run at one provider, priced, for a tenant with a limit of each kind, far away.
-fn catalog(upstream: SocketAddr) -> String {
+fn catalog(upstream: SocketAddr, credential: &str) -> String {
     // Cases that differ in size or load share a model.
-    let mut models: BTreeSet<String> = Case::all().iter().map(Case::model).collect();
-    models.insert(IDLE_MODEL.to_owned());
-    let mut text = format!(
-        "[[provider]]\nid = \"stub\"\ndialect = \"openai_chat\"\nbase_url = \"http://{upstream}/v1\"\n\n\
-         [[tenant]]\nname = \"bench\"\n\n"
-    );
+    let mut models: BTreeSet<(String, &str)> =
+        Case::all().iter().map(|case| (case.model(), case.egress.provider())).collect();
+    models.extend([IDLE_MODEL, SLOW_MODEL].map(|model| (model.to_owned(), Api::Chat.provider())));
+    let mut text = "[[tenant]]\nname = \"bench\"\n\n".to_owned();
+    for (api, dialect) in [(Api::Chat, "openai_chat"), (Api::Messages, "anthropic")] {
+        text += &format!(
+            "[[provider]]\nid = \"{}\"\ndialect = \"{dialect}\"\nbase_url = \"http://{upstream}/v1\"\n\
+             credential = \"{credential}\"\n\n",
+            api.provider()
+        );
+    }
     for (kind, max) in [
         ("usd per month", "\"9000000\""),
         ("tokens per day", "4000000000000"),
@@ -192,9 +209,9 @@ fn catalog(upstream: SocketAddr) -> String {
     ] {
         text += &format!("[[limit]]\ntenant = \"bench\"\nkind = \"{kind}\"\nmax = {max}\n\n");
     }
-    for model in models {
+    for (model, provider) in models {
         text += &format!(
-            "[[deployment]]\nid = \"{model}\"\nprovider = \"stub\"\nmodel = \"{model}\"\nprice = \"gpt-4o-mini\"\n\
+            "[[deployment]]\nid = \"{model}\"\nprovider = \"{provider}\"\nmodel = \"{model}\"\nprice = \"gpt-4o-mini\"\n\
              max_output_tokens = 4096\n\n[[model]]\nname = \"{model}\"\ndeployments = [\"{model}\"]\n\n"
         );
     }

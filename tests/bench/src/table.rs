@@ -10,7 +10,7 @@ const NAMED_THREADS: usize = 6;
 
 pub(crate) fn of(report: &Report) -> String {
     let mut text = format!(
-        "\n{:<38}{:>22}{:>22}{:>16}{:>16}{:>14}\n",
+        "\n{:<52}{:>22}{:>22}{:>16}{:>16}{:>14}\n",
         "medians: weir / bare", "CPU µs a request", "requests/s", "p50 ms", "p99 ms", "RSS MiB"
     );
     let cases: Vec<_> = report.rows.iter().map(|row| row.case).collect();
@@ -37,7 +37,7 @@ pub(crate) fn of(report: &Report) -> String {
         line(
             &mut text,
             format_args!(
-                "{:<38}{cpu:>22}{rate:>22}{:>16}{:>16}{:>14}",
+                "{:<52}{cpu:>22}{rate:>22}{:>16}{:>16}{:>14}",
                 case.to_string(),
                 pair(weir.p50_ms, bare.p50_ms),
                 pair(weir.p99_ms, bare.p99_ms),
@@ -46,7 +46,7 @@ pub(crate) fn of(report: &Report) -> String {
         );
         let threads: Vec<String> =
             weir.threads.iter().take(NAMED_THREADS).map(|(name, us)| format!("{name} {us:.1}")).collect();
-        line(&mut text, format_args!("{:<38}  µs by thread: {}", "", threads.join(", ")));
+        line(&mut text, format_args!("{:<52}  µs by thread: {}", "", threads.join(", ")));
     }
     text.push('\n');
     for metric in &report.metrics {

@@ -66,5 +66,9 @@ pub(crate) fn of(report: &Report) -> Vec<Target> {
 }
 
 fn is_stream(case: &Case, gap_ms: u64) -> bool {
-    case.shape == Shape::Stream && case.gap_ms == gap_ms && case.connections > 1 && case.provider_delay_ms == 0
+    case.is_usual_pair()
+        && case.shape == Shape::Stream
+        && case.gap_ms == gap_ms
+        && case.connections > 1
+        && case.provider_delay_ms == 0
 }

@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use weir_runtime::tasks::Tasks;
 
-use super::{Seen, as_f64};
-use crate::case::CHUNKS;
+use super::{ANTHROPIC_VERSION, Seen, as_f64};
+use crate::case::{Api, CHUNKS, Case};
 use crate::error::BenchError;
 use crate::subject::Target;
 
@@ -20,13 +20,13 @@ use crate::subject::Target;
 const LONGEST_ANSWER: Duration = Duration::from_secs(30);
 
 /// Asks for `time` on `connections`; streams that are open then are read to their end.
-pub(crate) async fn run(target: &Target, body: &str, connections: usize, time: Duration) -> Result<Seen, BenchError> {
-    let tasks = Tasks::new();
-    let request = request(target, body);
+pub(crate) async fn run(target: &Target, case: &Case, time: Duration) -> Result<Seen, BenchError> {
+    let (tasks, connections, api) = (Tasks::new(), case.connections, case.ingress);
+    let request = request(target, api, &case.body());
     let started = Instant::now();
     let until = started + time;
     let clients: Vec<_> =
-        (0..connections).map(|_| tasks.spawn("client", client(target.address, request.clone(), until))).collect();
+        (0..connections).map(|_| tasks.spawn("client", client(target.address, api, request.clone(), until))).collect();
     let mut waits = Vec::new();
     for each in clients {
         let seen = each.await.map_err(|lost| BenchError::unexpected("a client", lost))?;
@@ -47,10 +47,11 @@ fn failed(target: &Target, error: BenchError) -> BenchError {
 }
 
 /// The bytes of one request.
-pub(crate) fn request(target: &Target, body: &str) -> Vec<u8> {
+pub(crate) fn request(target: &Target, api: Api, body: &str) -> Vec<u8> {
     format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: {}\r\nauthorization: {}\r\ncontent-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
+        "POST {} HTTP/1.1\r\nhost: {}\r\nauthorization: {}\r\nanthropic-version: {ANTHROPIC_VERSION}\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        api.path(),
         target.address,
         target.authorization,
         body.len()
@@ -59,14 +60,14 @@ pub(crate) fn request(target: &Target, body: &str) -> Vec<u8> {
 }
 
 /// From the request's first byte to the first byte of the answer's body, for each stream.
-async fn client(address: SocketAddr, request: Vec<u8>, until: Instant) -> Result<Vec<Duration>, BenchError> {
+async fn client(address: SocketAddr, api: Api, request: Vec<u8>, until: Instant) -> Result<Vec<Duration>, BenchError> {
     let mut answers = Answers::connect(address).await?;
     let mut waits = Vec::new();
     while Instant::now() < until {
         let asked = Instant::now();
         answers.ask(&request).await?;
         let wait = answers.begin().await?.duration_since(asked);
-        answers.finish().await?;
+        answers.finish(api.last_event()).await?;
         waits.push(wait);
     }
     Ok(waits)
@@ -81,8 +82,9 @@ pub(crate) struct Answers {
 }
 
 const EVENT: &[u8] = b"data: ";
-const LAST_EVENT: &[u8] = b"data: [DONE]";
 const LAST_CHUNK: &[u8] = b"\r\n0\r\n\r\n";
+/// Of what is looked for at the end of an answer: the last event of either API with all its data, and the last chunk.
+const LONGEST_MARK: usize = 128;
 const READ_BYTES: usize = 16 * 1024;
 
 impl Answers {
@@ -114,12 +116,12 @@ impl Answers {
     }
 
     /// Reads to the end of the answer.
-    async fn finish(&mut self) -> Result<(), BenchError> {
+    async fn finish(&mut self, last_event: &[u8]) -> Result<(), BenchError> {
         while !self.buffer.ends_with(LAST_CHUNK) {
             self.shorten();
             self.read().await?;
         }
-        let is_done = memmem::rfind(&self.buffer, LAST_EVENT).is_some();
+        let is_done = memmem::rfind(&self.buffer, last_event).is_some();
         self.events += memmem::find_iter(&self.buffer, EVENT).count();
         if is_done && self.events > CHUNKS {
             return Ok(());
@@ -132,7 +134,7 @@ impl Answers {
         if self.buffer.len() < READ_BYTES {
             return;
         }
-        let keep = self.buffer.len() - LAST_EVENT.len();
+        let keep = self.buffer.len() - LONGEST_MARK;
         self.events += memmem::find_iter(&self.buffer[..keep + EVENT.len() - 1], EVENT).count();
         self.buffer.drain(..keep);
     }

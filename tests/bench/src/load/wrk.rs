@@ -5,7 +5,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Seen, as_f64};
+use super::{ANTHROPIC_VERSION, Seen, as_f64};
+use crate::case::Case;
 use crate::error::BenchError;
 use crate::subject::Target;
 
@@ -20,6 +21,7 @@ end
 wrk.method = "POST"
 wrk.body = text("FOLDER/body.json")
 wrk.headers["content-type"] = "application/json"
+wrk.headers["anthropic-version"] = "ANTHROPIC_VERSION"
 wrk.headers["authorization"] = text("FOLDER/authorization")
 function done(summary, latency, requests)
   local errors = summary.errors
@@ -30,25 +32,22 @@ end
 "#;
 
 /// Runs `wrk` for `time`, in whole seconds as it counts.
-pub(crate) fn run(
-    target: &Target,
-    body: &str,
-    connections: usize,
-    time: Duration,
-    folder: &Path,
-) -> Result<Seen, BenchError> {
+pub(crate) fn run(target: &Target, case: &Case, time: Duration, folder: &Path) -> Result<Seen, BenchError> {
     let write = |name: &str, text: &str| fs::write(folder.join(name), text).map_err(BenchError::io("wrk's script"));
-    write("body.json", body)?;
+    write("body.json", &case.body())?;
     write("authorization", &target.authorization)?;
     let script = folder.join("wrk.lua");
-    write("wrk.lua", &SCRIPT.replace("FOLDER", &folder.display().to_string()))?;
+    write(
+        "wrk.lua",
+        &SCRIPT.replace("FOLDER", &folder.display().to_string()).replace("ANTHROPIC_VERSION", ANTHROPIC_VERSION),
+    )?;
     let output = Command::new("wrk")
         .args(["--threads", "1", "--timeout", "10s"])
-        .args(["--connections", &connections.to_string()])
+        .args(["--connections", &case.connections.to_string()])
         .args(["--duration", &format!("{}s", time.as_secs().max(1))])
         .arg("--script")
         .arg(&script)
-        .arg(format!("http://{}/v1/chat/completions", target.address))
+        .arg(format!("http://{}{}", target.address, case.ingress.path()))
         .output()
         .map_err(BenchError::io("wrk"))?;
     let text = String::from_utf8_lossy(&output.stdout);
