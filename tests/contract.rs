@@ -38,6 +38,7 @@ async fn weir_keeps_every_clause_at_every_pair_and_the_books_are_exact() {
     let models = printed(&contract(&["--setup", "weir", "--stub", &stub.url()]).await);
     let house = House::start(Setup {
         catalog: Catalog::default().and(&models),
+        config: "[gateway]\nstatus_after = \"3s\"\nkeep_alive_every = \"500ms\"\n".to_owned(),
         environment: vec![("WEIR_CONTRACT_PROVIDER_KEY".to_owned(), "sk-contract".to_owned())],
         ..Setup::default()
     })

@@ -27,6 +27,40 @@ pub struct Clause {
     pub(super) applies: fn(Pair) -> bool,
 }
 
+impl Clause {
+    /// What the gateway under test must be told about its models.
+    pub(super) fn policy(&self) -> Policy {
+        Policy::of(self.id)
+    }
+}
+
+/// How a clause's models are configured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Policy {
+    /// The wait for the first content, seconds.
+    pub first_content_s: u32,
+    /// The wait for the next bytes, seconds; an opening without content begins it too.
+    pub idle_s: u32,
+    /// Whether another target may go on with a broken stream.
+    pub goes_on: bool,
+}
+
+impl Policy {
+    pub const USUAL: Self = Self { first_content_s: 2, idle_s: 1, goes_on: false };
+
+    /// Silence before content gets its status and signs of life after three seconds: two waits of one end before, two of
+    /// two after it, and one of ten is long enough for some.
+    fn of(clause: &str) -> Self {
+        match clause {
+            "silent-exhausted" => Self { first_content_s: 1, ..Self::USUAL },
+            "late-exhausted" => Self { idle_s: 2, ..Self::USUAL },
+            "keep-alive" => Self { first_content_s: 10, idle_s: 10, ..Self::USUAL },
+            "continued" => Self { goes_on: true, ..Self::USUAL },
+            _ => Self::USUAL,
+        }
+    }
+}
+
 /// One request, and the scripts that both models play meanwhile, as TOML.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
@@ -141,6 +175,21 @@ clauses! {
         step(Ask::STREAM, "fault = { kind = 'error' }"), expect::recovered, everywhere;
     "opening-exhausted", "the same at both is a true HTTP status", "200, an error event, from both", "O06",
         both(Ask::STREAM, "fault = { kind = 'error' }"), expect::true_status, everywhere;
+    "silent-exhausted", "nobody left after a short silence is still a true HTTP status",
+        "200, opening, silence, from both", "issue: two boundaries", both(Ask::STREAM, "fault = { kind = 'stall' }"),
+        expect::true_status, everywhere;
+    "late-exhausted", "nobody left after a long silence is an error event with nothing delivered",
+        "200, opening, silence, from both, beyond the wait for a status", "issue: two boundaries",
+        both(Ask::STREAM, "fault = { kind = 'stall' }"), expect::exhausted_late, everywhere;
+    "keep-alive", "a connection that waits for content is kept alive in words that decoders skip",
+        "4.5 s until the first content", "issue: a silent minute; O04",
+        step(Ask::STREAM, "chunks = 3\nbefore_content_ms = 4500"), expect::kept_alive, everywhere;
+    "long-opening", "an opening that is longer than any buffer is no answer lost", "400 empty events, then content",
+        "issue: bound of what is held back", step(Ask::STREAM, LONG_OPENING),
+        |e, c| expect::by_first(e, c, &expect::words(1)), of_openai;
+    "long-opening-error", "an error behind it is a fallback or an error event, never an end",
+        "400 empty events, then an error event", "issue: bound of what is held back",
+        step(Ask::STREAM, LONG_OPENING_ERROR), expect::behind_the_bound, of_openai;
     "comments", "comments are neither content nor data", "comments before the first content", "O03",
         step(Ask::STREAM, "chunks = 3\nbefore_content_ms = 300\ncomments = [{ text = 'PROCESSING' }, { text = '' }]"),
         |e, c| expect::by_first(e, c, &expect::words(3)), everywhere;
@@ -176,6 +225,10 @@ clauses! {
             Step { ask: Ask::STREAM, first: SEVERAL_WRITES, second: OTHER },
         ],
         expect::same_twice, everywhere;
+    "continued", "whoever goes on with a broken stream says where, and ends it once",
+        "17 of 40 chunks, a reset; another target may go on", "seed: continuation; O12",
+        step(Ask::STREAM, "chunks = 40\nfault = { kind = 'reset', after_chunks = 17 }"),
+        |e, c| expect::continued(e, c, 17), not_responses;
     "tool-cut", "half a tool call is no tool call", "a cut within the arguments", "seed: partial tool call",
         step(Ask::WITH_TOOLS, HALF_A_CALL), |e, c| expect::broken_call(e, c), everywhere;
     "tool-unfinished", "whole arguments without the finish are not to be run", "all arguments, a clean close",
@@ -240,6 +293,41 @@ fault = { kind = "cut", after_chunks = 4 }"#;
 const CALL_WITHOUT_FINISH: &str = r#"
 tool_calls = [{ name = "weather", arguments = '{"city":"Köln"}', fragments = 3 }]
 fault = { kind = "close", after_chunks = 4 }"#;
+macro_rules! empty_events {
+    (1) => {
+        "data: {\"id\":\"o\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\n\n"
+    };
+    (5) => {
+        concat!(empty_events!(1), empty_events!(1), empty_events!(1), empty_events!(1), empty_events!(1))
+    };
+    (20) => {
+        concat!(empty_events!(5), empty_events!(5), empty_events!(5), empty_events!(5))
+    };
+    (80) => {
+        concat!(empty_events!(20), empty_events!(20), empty_events!(20), empty_events!(20))
+    };
+    () => {
+        concat!(empty_events!(80), empty_events!(80), empty_events!(80), empty_events!(80), empty_events!(80))
+    };
+}
+const LONG_OPENING: &str = concat!(
+    "raw = '''\n",
+    empty_events!(),
+    r#"data: {"id":"o","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"word0 "},"finish_reason":null}]}
+
+data: {"id":"o","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}
+
+data: [DONE]
+
+'''"#
+);
+const LONG_OPENING_ERROR: &str = concat!(
+    "raw = '''\n",
+    empty_events!(),
+    r#"data: {"error":{"message":"no more","type":"server_error","code":"server_error"}}
+
+'''"#
+);
 const ONE_WRITE: &str = "chunks = 9\ntogether = true\nfault = { kind = 'error', after_chunks = 1 }";
 const SEVERAL_WRITES: &str = "chunks = 9\ngap_ms = 50\nfault = { kind = 'error', after_chunks = 1 }";
 

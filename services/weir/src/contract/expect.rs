@@ -175,6 +175,41 @@ pub(super) fn true_status(evidence: &Evidence, c: &mut Checks) {
     }
 }
 
+/// After a long silence the status may be out already; then the error event says that nothing was delivered.
+pub(super) fn exhausted_late(evidence: &Evidence, c: &mut Checks) {
+    for step in &evidence.steps {
+        match step.transcript.status {
+            Some(200) => told_as_broken(evidence, step, c),
+            Some(_) | None => honest_error(step, c, "the status was not out after a long silence"),
+        }
+        c.should(step.calls_of(Target::Second) > 0, || "the second target was never asked".to_owned());
+    }
+}
+
+/// A whole answer from the first target, and signs of life before it: comments, or the API's own pings.
+pub(super) fn kept_alive(evidence: &Evidence, c: &mut Checks) {
+    by_first(evidence, c, &words(3));
+    for step in &evidence.steps {
+        c.should(step.reading.comments + step.reading.pings > 0, || {
+            let first = step.transcript.pieces.first().map_or(0, |piece| piece.at_ms);
+            format!("the connection was silent for {first} ms: load balancers cut it")
+        });
+    }
+}
+
+/// What comes behind an opening that no buffer holds: the client has the status by then, or another target answered.
+pub(super) fn behind_the_bound(evidence: &Evidence, c: &mut Checks) {
+    for step in &evidence.steps {
+        let mut answered = Checks::default();
+        whole_step(step, &mut answered, "from the other one");
+        match (answered.verdict(), step.transcript.status) {
+            (Verdict::Pass, _) => {}
+            (Verdict::Differs | Verdict::Fail, Some(200)) => broken_step(evidence, step, c),
+            (Verdict::Differs | Verdict::Fail, _) => honest_error(step, c, "no other target is asked"),
+        }
+    }
+}
+
 pub(super) fn relayed_limit(evidence: &Evidence, c: &mut Checks) {
     true_status(evidence, c);
     for step in &evidence.steps {
@@ -230,11 +265,16 @@ pub(super) fn broken(evidence: &Evidence, c: &mut Checks, chunks: usize) {
 }
 
 fn broken_step(evidence: &Evidence, step: &Step, c: &mut Checks) {
+    c.must(step.calls_of(Target::Second) == 0, || "another target was asked after content was out".to_owned());
+    told_as_broken(evidence, step, c);
+}
+
+/// One error that says what an SDK and a person need, and no sign of an end.
+fn told_as_broken(evidence: &Evidence, step: &Step, c: &mut Checks) {
     let reading = &step.reading;
     well_formed(step, c);
     c.must(reading.terminals == 0, || "a broken answer is told as complete".to_owned());
     c.must(reading.finishes.is_empty(), || format!("an invented finish reason: {:?}", reading.finishes));
-    c.must(step.calls_of(Target::Second) == 0, || "another target was asked after content was out".to_owned());
     match reading.errors.as_slice() {
         [] => end_without_a_word(step, c),
         [error] => {
@@ -252,6 +292,22 @@ fn broken_step(evidence: &Evidence, step: &Step, c: &mut Checks) {
             );
         }
         several => c.fail(format!("{} errors", several.len())),
+    }
+}
+
+/// Another target went on, and the client can see where; or nobody did, and the client is told.
+pub(super) fn continued(evidence: &Evidence, c: &mut Checks, chunks: usize) {
+    for step in &evidence.steps {
+        if step.calls_of(Target::Second) == 0 {
+            c.differ("nobody goes on with a broken stream");
+            if is_ok(step, c) {
+                broken_step(evidence, step, c);
+            }
+            continue;
+        }
+        whole_step(step, c, &(words(chunks) + "from the other one"));
+        let body = String::from_utf8_lossy(&step.transcript.body()).into_owned();
+        c.must(body.contains("continuation"), || "two answers are spliced: nothing marks the seam".to_owned());
     }
 }
 

@@ -344,3 +344,52 @@ fn large_events_and_failed_responses() {
         vec![(vec![stream(&error(1), FIRST)], Pass, ""), (vec![stream(DONE, FIRST)], Fail, "told as another")],
     );
 }
+
+#[test]
+fn silence_and_what_follows_it() {
+    let ended = format!("{}{}{DONE}", contents(3), finished("stop"));
+    table(
+        kept_alive,
+        vec![
+            (vec![stream(&format!(": waiting\n\n{ended}"), FIRST)], Pass, ""),
+            (vec![stream(&ended, FIRST)], Differs, "the connection was silent for 1 ms"),
+            (vec![stream(&format!(": waiting\n\n{ended}"), BOTH)], Fail, "2 calls"),
+        ],
+    );
+    table(
+        exhausted_late,
+        vec![
+            (vec![stream(&error(0), BOTH)], Pass, ""),
+            (vec![answer(503, ERROR_BODY, BOTH)], Differs, "not out after a long silence"),
+            (vec![stream(&error(0), FIRST)], Differs, "never asked"),
+            (vec![stream(DONE, BOTH)], Fail, "told as complete"),
+        ],
+    );
+    let other = format!("{}{}{DONE}", content("from the other one"), finished("stop"));
+    table(
+        behind_the_bound,
+        vec![
+            (vec![stream(&error(0), FIRST)], Pass, ""),
+            (vec![stream(&other, BOTH)], Pass, ""),
+            (vec![answer(503, ERROR_BODY, FIRST)], Differs, "no other target"),
+            (vec![stream(DONE, FIRST)], Fail, "told as complete"),
+            (vec![stream(&error(0), BOTH)], Fail, "after content was out"),
+        ],
+    );
+}
+
+#[test]
+fn streams_that_go_on() {
+    let rest = format!("{}{}{DONE}", content("from the other one"), finished("stop"));
+    let seam = "data: {\"id\":\"a\",\"choices\":[],\"weir_continuation\":{\"reason\":\"transport_error\"}}\n\n";
+    table(
+        |e, c| continued(e, c, 2),
+        vec![
+            (vec![stream(&format!("{}{seam}{rest}", contents(2)), BOTH)], Pass, ""),
+            (vec![stream(&format!("{}{rest}", contents(2)), BOTH)], Fail, "nothing marks the seam"),
+            (vec![stream(&format!("{}{seam}{rest}{DONE}", contents(2)), BOTH)], Fail, "2 ends"),
+            (vec![stream(&format!("{}{}", contents(2), error(2)), FIRST)], Differs, "nobody goes on"),
+            (vec![stream(&contents(2), FIRST)], Fail, "without an end"),
+        ],
+    );
+}

@@ -36,6 +36,8 @@ pub(super) struct Reading {
     /// `(input, output)`; the last is in force.
     pub usages: Vec<(i64, i64)>,
     pub comments: usize,
+    /// The API's own signs of life.
+    pub pings: usize,
     pub violations: Vec<String>,
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::clauses::{ALL, Clause};
+use super::clauses::{ALL, Clause, Policy};
 use super::pair::{Pair, ProviderApi};
 
 /// The names of a clause's two models at the provider; clients ask for the first.
@@ -13,18 +13,19 @@ use super::pair::{Pair, ProviderApi};
 pub(super) struct Names {
     pub first: String,
     pub second: String,
+    pub policy: Policy,
 }
 
 impl Names {
     pub fn of(clause: &Clause, pair: Pair) -> Self {
         let first = format!("contract-{}-{pair}", clause.id);
-        Self { second: format!("{first}-b"), first }
+        Self { second: format!("{first}-b"), first, policy: clause.policy() }
     }
 
     /// Those of requests between the clauses, which nothing befalls.
     pub fn healthy(pair: Pair) -> Self {
         let first = format!("contract-healthy-{pair}");
-        Self { second: format!("{first}-b"), first }
+        Self { second: format!("{first}-b"), first, policy: Policy::USUAL }
     }
 }
 
@@ -48,8 +49,10 @@ Configure the gateway under test like this (`--setup` prints it for some gateway
   1. one provider of OpenAI's API and one of Anthropic's, both at the stub: URL/v1, with any key
   2. each model of `--setup json` by its own name; where it fails before content, the model of the same name with
      `-b` takes over. A gateway that passes names through needs nothing for the first, only the fallback
-  3. the wait for the first content: 2 seconds; for the next bytes, and for connecting: 1 second
-  4. one key that may use these models. The model `contract-refused` must not be offered
+  3. the wait for the first content: 2 seconds, for the next bytes: 1 second, or what `--setup json` says; for
+     connecting: 1 second. A status and signs of life for who waits, where there are such: after 3 seconds, every half second
+  4. going on with a broken stream, where there is such: for the models that `--setup json` names, and no others
+  5. one key that may use these models. The model `contract-refused` must not be offered
 Many gateways limit retries to a share of their requests, so a dozen healthy ones go before each clause that takes one.";
 
 /// The configuration for these pairs, with a stub at `stub_url`.
@@ -70,8 +73,10 @@ pub fn configuration(format: Format, pairs: &[Pair], stub_url: &str) -> String {
 }
 
 fn weir(models: &[(Pair, Names)], base_url: &str) -> String {
-    let mut toml =
-        String::from("# What `weir contract` asks for. Add a tenant and a key, or use those that there are.\n");
+    let mut toml = String::from(
+        "# What `weir contract` asks for. Add a tenant and a key, or use those that there are; and in weir.toml\n\
+             # [gateway]\n# status_after = \"3s\"\n# keep_alive_every = \"500ms\"\n",
+    );
     for api in [ProviderApi::OpenAi, ProviderApi::Anthropic] {
         put(
             &mut toml,
@@ -97,12 +102,17 @@ fn weir(models: &[(Pair, Names)], base_url: &str) -> String {
                 ),
             );
         }
+        let goes_on = if names.policy.goes_on {
+            "stream_failure = { mode = \"continue\", on = [\"transport_error\"] }\n"
+        } else {
+            ""
+        };
         put(
             &mut toml,
             format_args!(
                 "\n[[model]]\nname = \"{0}\"\ntiers = [[\"{0}\"], [\"{1}\"]]\n\
-                 deadlines = {{ connect = \"1s\", first_content = \"2s\", idle = \"1s\" }}\n",
-                names.first, names.second
+                 deadlines = {{ connect = \"1s\", first_content = \"{2}s\", idle = \"{3}s\" }}\n{goes_on}",
+                names.first, names.second, names.policy.first_content_s, names.policy.idle_s
             ),
         );
     }
@@ -139,7 +149,9 @@ fn json(models: &[(Pair, Names)], base_url: &str) -> String {
     let model = |(pair, names): &(Pair, Names)| {
         serde_json::json!({
             "model": names.first, "fallback": names.second, "provider_api": pair.provider.name(),
-            "client_api": pair.client.name(),
+            "client_api": pair.client.name(), "first_content_s": names.policy.first_content_s,
+            "idle_s": names.policy.idle_s,
+            "goes_on": names.policy.goes_on,
         })
     };
     let models: Vec<_> = models.iter().map(model).collect();

@@ -45,7 +45,8 @@ pub(super) fn read(events: &[Event], reading: &mut Reading) {
                 reading.terminals += 1;
             }
             "error" => read_error(&data, reading),
-            // Pings, and what the API may add.
+            "ping" => reading.pings += 1,
+            // What the API may add.
             _ => {}
         }
         if !blocks.has_started && kind != "ping" && kind != "error" {
