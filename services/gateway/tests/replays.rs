@@ -220,6 +220,21 @@ async fn i03_after_its_time_an_answer_is_gone_and_its_reservation_is_named() {
     assert_eq!(code(&late), (409, "idempotency_key_in_use".to_owned()));
     assert_eq!(late.header("x-should-retry"), "false");
     assert!(late.text().contains(first.header("x-weir-reservation")));
+    // The quota store alone knows by now that the body was another.
+    let other = house.send(keyed(&house, body(false).replace("hi", "ho"))).await;
+    assert_eq!(code(&other), (422, "idempotency_key_reused".to_owned()));
+    assert_eq!(house.stubs[0].journal().len(), 1);
+}
+
+#[tokio::test]
+async fn i03_the_same_body_on_another_path_is_another_request() {
+    let house = house(Script::default(), GatewayOptions::default()).await;
+    let both = r#"{"model":"fast","max_tokens":9,"messages":[{"role":"user","content":"hi"}]}"#;
+    assert_eq!(house.send(keyed(&house, both.to_owned())).await.status, 200);
+    let mut request = keyed(&house, both.to_owned());
+    *request.uri_mut() = format!("http://{}/v1/messages", house.gateway).parse().unwrap();
+    request.headers_mut().insert("anthropic-version", "2023-06-01".parse().unwrap());
+    assert_eq!(house.send(request).await.status, 422);
     assert_eq!(house.stubs[0].journal().len(), 1);
 }
 
