@@ -24,7 +24,7 @@ const FIRST_PAGE: Duration = Duration::from_secs(1);
 const SHOW: Duration = Duration::from_millis(500);
 /// Requests of one round, one after the other, and rounds, of which the best counts: others use the machine too.
 const REQUESTS: u64 = 100;
-const ROUNDS: u64 = 4;
+const ROUNDS: u64 = 8;
 /// How much more processor time a request may take: caches of a larger process, and neighbours on the same machine.
 const NOISE_PERCENT: u64 = 150;
 
@@ -78,12 +78,18 @@ async fn measure(tenants: u64, lines: u64) -> Figures {
     let begun = Instant::now();
     house.restart().await;
     let started = begun.elapsed();
-    let first_page = first_page(&house, &growth::tenant(0));
-    let shown = show(&house, &oldest.to_string()).max(show(&house, &newest.to_string()));
+    let first_page = best(|| first_page(&house, &growth::tenant(0)));
+    let shown = best(|| show(&house, &oldest.to_string())).max(best(|| show(&house, &newest.to_string())));
     let request_after = processor_time(&house, tenants).await;
     let resident_mib = (resident_before, resident_mib(&house));
     let request_us = (request_before, request_after);
     Figures { tenants, lines, grew, started, first_page, shown, request_us, resident_mib }
+}
+
+/// Of some tries: a neighbour that keeps the machine busy for a second says nothing about the ledger's size.
+fn best(mut look: impl FnMut() -> Duration) -> Duration {
+    const TRIES: u32 = 5;
+    (0..TRIES).map(|_| look()).min().unwrap_or_default()
 }
 
 impl Figures {
