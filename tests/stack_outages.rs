@@ -151,6 +151,22 @@ fn restarted_roles(stack: &mut Stack) {
     stack.reconnect();
 }
 
+/// The partitions are shared out anew, and again when the first of each dies.
+fn joined_and_killed_consumers(stack: &mut Stack) {
+    stack.join("ledger", "ledger-2");
+    stack.join("reconciler", "reconciler-2");
+    std::thread::sleep(length() / 2);
+    stack.ledger.process.kill();
+    stack.reconciler.process.kill();
+}
+
+fn restarted_consumers(stack: &mut Stack) {
+    let folder = stack.folder().to_owned();
+    for role in [&mut stack.ledger, &mut stack.reconciler] {
+        role.restart(&folder);
+    }
+}
+
 /// The node with the tenant's counters.
 fn kill_redis(stack: &mut Stack) {
     let number = stack.servers.redis_master_of(stack.prefix.trim_end_matches('.'));
@@ -182,6 +198,12 @@ async fn each_server_lost_alone_under_load() {
             |stack| stack.servers.restart_cql(),
         ),
         outage("every-consumer-and-the-control-plane-killed", Clients::Nothing, killed_roles, restarted_roles),
+        outage(
+            "one-of-two-ledgers-and-reconcilers-killed",
+            Clients::Nothing,
+            joined_and_killed_consumers,
+            restarted_consumers,
+        ),
         outage("a-Redis-master-without-replica-killed", Clients::QuotaUnavailable, kill_redis, restart_redis),
         outage("FLUSHALL", Clients::QuotaUnavailable, |stack| stack.servers.flush_redis(), nothing),
     ];

@@ -105,6 +105,8 @@ pub struct Stack {
     pub ledger: RoleProcess,
     pub reconciler: RoleProcess,
     pub control: RoleProcess,
+    /// Beside the first of their role.
+    pub more: Vec<RoleProcess>,
     pub admin: Client,
     /// Of its topics.
     pub prefix: String,
@@ -158,13 +160,15 @@ impl Stack {
             (0..gateways).map(|number| start("gateway", &format!("gateway-{number}"), &[])).collect();
         let admin = Client::new(&control.url, ADMIN_TOKEN);
         let prefix = format!("{name}.");
-        let stack = Self { stub, gateways, ledger, reconciler, control, admin, prefix, servers, plans, charge, folder };
+        let more = Vec::new();
+        let stack =
+            Self { stub, gateways, ledger, reconciler, control, more, admin, prefix, servers, plans, charge, folder };
         stack.ready().await;
         stack
     }
 
     fn roles(&self) -> impl Iterator<Item = &RoleProcess> {
-        self.gateways.iter().chain([&self.ledger, &self.reconciler, &self.control])
+        self.gateways.iter().chain([&self.ledger, &self.reconciler, &self.control]).chain(&self.more)
     }
 
     /// Waits until every role is ready and the counters of [`TENANT`] are there.
@@ -184,6 +188,12 @@ impl Stack {
             let is_known = async || (client.get("/v1/models").await.status == 200).then_some(());
             eventually("a gateway that knows the key", LONG, is_known).await;
         }
+    }
+
+    /// One more process of a role, which shares the work with those that run.
+    pub fn join(&mut self, role: &'static str, name: &str) {
+        let program = Program { binary: weir_binary().to_owned(), environment: Vec::new() };
+        self.more.push(RoleProcess::start(self.folder.path(), role, name, &[], program));
     }
 
     /// To the admin API where it is now, after its process was started again.
@@ -258,7 +268,7 @@ impl Stack {
 
     /// Whether the consumers say that nothing is before them. They look once a second, so it may be of before.
     async fn has_derived_all(&self) -> bool {
-        for role in [&self.ledger, &self.reconciler] {
+        for role in [&self.ledger, &self.reconciler].into_iter().chain(&self.more) {
             let lags = metric(&Client::new(&role.url, ""), "weir_consumer_lag_records").await;
             let lags = lags.unwrap_or_else(|| panic!("{} does not answer\n{}", role.name, self.told()));
             if lags.is_empty() || lags.values().any(|lag| *lag != 0.0) {
