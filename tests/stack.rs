@@ -1,6 +1,9 @@
 //! The same Weir on Kafka, CQL and Redis Cluster, each role in a process of its own.
 #![cfg(test)]
 
+#[path = "stack/clocks.rs"]
+mod clocks;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -78,7 +81,32 @@ async fn the_main_job_with_every_role_apart() {
     let id = key["id"].as_str().expect("a key has an id");
     drop(stack.command(&["key", "revoke", id, "--why", "leaked"]));
     assert!(!admitted().await, "a revoked key opens the very next request");
+    i15_a_new_tenant_has_counters_before_it_asks(&stack, plain).await;
     another_language_reads_the_topics(&stack).await;
+}
+
+/// What a policy brings has its book by itself: the tenant's first request is not the one that finds it missing.
+async fn i15_a_new_tenant_has_counters_before_it_asks(stack: &Stack, revoked: &str) {
+    let new = "weir_live_NewNewNewNewNewNewNewNewNewNewNe000000";
+    let books = || stack.servers.open_books(stack.prefix.trim_end_matches('.'));
+    assert_eq!(books(), 1, "only {TENANT} is there");
+    let path = stack.folder().join("catalog.toml");
+    let mut catalog = std::fs::read_to_string(&path).expect("the catalog of the stack");
+    let hash = catalog::key_hash(new);
+    catalog.push_str(&format!(
+        "\n[[tenant]]\nname = \"new\"\n[[key]]\nname = \"new\"\ntenant = \"new\"\nhash = \"{hash}\"\n"
+    ));
+    std::fs::write(&path, catalog).expect("the catalog is written");
+    drop(stack.command(&["catalog", "apply", "catalog.toml"]));
+    eventually("a book that nobody asked for", LONG, async || (books() == 2).then_some(())).await;
+    let first = client::chat("fast", false, &json!({}));
+    let answer = async || {
+        let status = stack.client(0).with_key(new).chat(&first).await.status;
+        // Until the gateway has the policy, it knows no such key.
+        (status != 401).then_some(status)
+    };
+    assert_eq!(eventually("the new tenant's first answer", LONG, answer).await, 200);
+    assert_eq!(stack.client(0).with_key(revoked).chat(&first).await.status, 401, "a catalog brings no key back");
 }
 
 /// Public packages and the schemas that Weir serves are enough to read every topic.

@@ -47,6 +47,11 @@ impl Plan {
         std::fs::write(self.from(), "").expect("the file can be written");
     }
 
+    /// From the next start on its wall clock is so far ahead of this machine's, or behind it where negative.
+    pub fn set_clock_ahead_ms(&self, ms: i64) {
+        std::fs::write(self.clock(), ms.to_string()).expect("a plan can be written");
+    }
+
     /// What a house must start its processes with.
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
@@ -55,6 +60,10 @@ impl Plan {
 
     fn file(&self) -> PathBuf {
         self.0.path().join("failpoints")
+    }
+
+    fn clock(&self) -> PathBuf {
+        self.0.path().join("failpoints.clock")
     }
 
     fn from(&self) -> PathBuf {
@@ -89,8 +98,16 @@ fn launcher(target: &Path) -> PathBuf {
     let binary = target.join("debug/weir");
     assert!(binary.is_file(), "cargo left no {}", binary.display());
     let script = format!(
-        "#!/bin/sh\ntrap '' XFSZ\nif [ -s \"${{{PLAN}:-}}\" ]; then\n    WEIR_FAILPOINTS=$(cat \"${PLAN}\")\n    \
-         WEIR_FAILPOINTS_FROM=\"${PLAN}.from\"\n    export WEIR_FAILPOINTS WEIR_FAILPOINTS_FROM\nfi\nexec '{}' \"$@\"\n",
+        "#!/bin/sh\ntrap '' XFSZ\n\
+         if [ -s \"${{{PLAN}:-}}\" ]; then\n    \
+             WEIR_FAILPOINTS=$(cat \"${PLAN}\") WEIR_FAILPOINTS_FROM=\"${PLAN}.from\"\n    \
+             export WEIR_FAILPOINTS WEIR_FAILPOINTS_FROM\n\
+         fi\n\
+         if [ -s \"${{{PLAN}:-}}.clock\" ]; then\n    \
+             WEIR_CLOCK_AHEAD_MS=$(cat \"${PLAN}.clock\")\n    \
+             export WEIR_CLOCK_AHEAD_MS\n\
+         fi\n\
+         exec '{}' \"$@\"\n",
         binary.display()
     );
     // In place at once: another test program may be starting the one that is there.

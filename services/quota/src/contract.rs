@@ -14,6 +14,9 @@ use weir_domain::money::Amounts;
 use weir_domain::quota::{Correction, CounterReading, Reply};
 use weir_domain::reservation::{Command, Reservation};
 
+/// How far the caller's clock may be from a store's that has one of its own, ms. The backend on Redis has it in its script.
+pub const MOST_CLOCK_SKEW_MS: i64 = 5_000;
+
 /// Why a store did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum QuotaError {
@@ -23,8 +26,11 @@ pub enum QuotaError {
     /// The store cannot be reached. The command may have been applied: run the same command again with the same id.
     #[error("the quota store did not answer: {reason}")]
     Unavailable { reason: String },
-    /// The caller's clock is too far from the store's: its calendar windows may not be the ones in force.
-    #[error("this machine's clock is {by_ms} ms off the quota store's: synchronise both (at most 5000 ms)")]
+    /// The caller's clock is further than [`MOST_CLOCK_SKEW_MS`] from the store's: its calendar windows may not be the
+    /// ones in force.
+    #[error(
+        "this machine's clock is {by_ms} ms off the quota store's: synchronise both (at most {MOST_CLOCK_SKEW_MS} ms)"
+    )]
     ClockSkewed { by_ms: i64 },
     /// An amount, or a sum, is beyond what the store counts exactly. Nothing was changed.
     #[error("{what} is beyond what the quota store counts")]

@@ -16,6 +16,6 @@ mod memory;
 pub mod redis;
 mod trust;
 
-pub use contract::{QuotaError, QuotaStore, TenantReading};
+pub use contract::{MOST_CLOCK_SKEW_MS, QuotaError, QuotaStore, TenantReading};
 pub use memory::MemoryQuota;
 pub use trust::{Asked, GOOD_FOR, Trust};

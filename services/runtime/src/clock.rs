@@ -38,7 +38,7 @@ impl Clock for SystemClock {
         #[expect(clippy::disallowed_methods, reason = "this is the one clock that all others go through")]
         let now = SystemTime::now();
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX)
+        i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX).saturating_add(crate::failpoint::clock_ahead_us())
     }
 }
 

@@ -42,6 +42,7 @@ use crate::config::{Config, ConfigError};
 use crate::data::{DataError, Url};
 use crate::up::PolicyError;
 use crate::up::edges::reachable;
+use crate::up::upkeep::conditions;
 
 use ground::Ground;
 
@@ -65,6 +66,17 @@ impl Role {
             Self::Ledger => "ledger",
             Self::Reconciler => "reconciler",
             Self::Control => "control",
+        }
+    }
+
+    /// What must hold before it says that it is ready, from its first moment on: a probe that comes between two stores
+    /// must not take what is not looked at yet for what is well.
+    const fn conditions(self) -> &'static [&'static str] {
+        match self {
+            Self::Gateway => &[conditions::LOG, conditions::QUOTA, conditions::CATALOG],
+            Self::Ledger => &[conditions::LOG, conditions::LEDGER],
+            Self::Reconciler => &[conditions::LOG, conditions::QUOTA, conditions::LEDGER, reconciler::CONSUMERS],
+            Self::Control => &[conditions::LOG, conditions::QUOTA, conditions::LEDGER],
         }
     }
 

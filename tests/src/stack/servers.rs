@@ -118,6 +118,22 @@ impl Servers {
         self.cql.act("restart");
     }
 
+    /// How many tenants of an installation have counters that are in force.
+    #[must_use]
+    pub fn open_books(&self, prefix: &str) -> usize {
+        let pattern = format!("{prefix}:{{*:book");
+        let on = |number: u16| {
+            let books = self.redis_cli(number, &["--scan", "--pattern", &pattern]);
+            books
+                .lines()
+                .filter(|book| !self.redis_cli(number, &["hget", book, "generation"]).trim().is_empty())
+                .count()
+        };
+        let masters =
+            (1..=self.redis_nodes()).filter(|number| self.redis_cli(*number, &["role"]).starts_with("master"));
+        masters.map(on).sum()
+    }
+
     /// The number, from 1, of the Redis node that serves the keys of `prefix` that belong to a tenant.
     ///
     /// # Panics

@@ -35,6 +35,23 @@ static POINTS: LazyLock<HashMap<String, Point>> = LazyLock::new(|| {
 /// The file that must be there before a hit counts, from `WEIR_FAILPOINTS_FROM`.
 static FROM: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::var_os("WEIR_FAILPOINTS_FROM").map(PathBuf::from));
 
+/// [`super::clock_ahead_us`], from `WEIR_CLOCK_AHEAD_MS`.
+static CLOCK_AHEAD_US: LazyLock<i64> = LazyLock::new(|| {
+    let Ok(ms) = std::env::var("WEIR_CLOCK_AHEAD_MS") else { return 0 };
+    ms.parse::<i64>().map_or_else(
+        |wrong| {
+            tracing::error!(%wrong, ms, "WEIR_CLOCK_AHEAD_MS cannot be read");
+            kill()
+        },
+        |ms| ms.saturating_mul(1_000),
+    )
+});
+
+/// As the environment says.
+pub fn clock_ahead_us() -> i64 {
+    *CLOCK_AHEAD_US
+}
+
 /// Once the file was seen it is not looked for again.
 fn is_armed() -> bool {
     static SEEN: AtomicBool = AtomicBool::new(false);

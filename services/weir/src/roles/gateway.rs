@@ -45,6 +45,10 @@ pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> 
         return end(ground, &log).await;
     }
     Watch::default().log(&running).quota(&running, Arc::clone(&quota)).policy(&running, &policy).start(&running).await;
+    // Without a policy every key is unknown, and a client would take that for the last word.
+    if !policy.came(stop).await {
+        return end(ground, &log).await;
+    }
     let gateway = admission::gateway(&running, &quota, &trust, pepper, upstream);
     drop(serve(door.hand_over().await?, server, config.listener.clone(), gateway, &ground.owners.requests));
 

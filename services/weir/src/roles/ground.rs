@@ -88,6 +88,7 @@ impl Ground {
         let secrets = policy::secrets(&config.secrets, &data, entropy.as_ref())?;
         let identity = Identity::new(role.name(), config.process.name.as_deref(), clock.now_ms());
         let (health, metrics, owners) = (Health::new(), Metrics::new(), Owners::default());
+        health.expect(role.conditions());
         Ok(Self { role, config, stores, data, secrets, identity, health, metrics, clock, entropy, owners })
     }
 
@@ -99,7 +100,6 @@ impl Ground {
         is_temporary: impl Fn(&E) -> bool,
         open: impl AsyncFn() -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        self.health.expect(&[condition]);
         let mut pause = FIRST_PAUSE;
         loop {
             let opened = tokio::select! {
@@ -218,6 +218,25 @@ pub(super) struct Policy {
     pub follower: Arc<SnapshotFollower>,
     pub snapshot: Arc<ArcSwap<weir_domain::policy::Snapshot>>,
 }
+
+impl Policy {
+    /// Returns once a version is in force, from disk or from the control plane; `false` when the process is to end
+    /// before that.
+    pub async fn came(&self, stop: &Stop) -> bool {
+        let is_there = async {
+            while self.snapshot.load().version == 0 {
+                tokio::time::sleep(LOOK_FOR_POLICY_EVERY).await;
+            }
+        };
+        tokio::select! {
+            () = stop.asked() => false,
+            () = is_there => true,
+        }
+    }
+}
+
+/// A start waits so much longer than it must.
+const LOOK_FOR_POLICY_EVERY: Duration = Duration::from_millis(20);
 
 /// A socket that answers probes while a role waits, and is then handed to what it was opened for.
 pub(super) struct Door {

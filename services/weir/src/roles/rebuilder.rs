@@ -4,7 +4,7 @@
 //!   wanted ▶ closed ▶ everybody's holds are on the log ▶ fold to its end ▶ revocations ▶ open
 //! ```
 //!
-//! The store lists who was asked for in vain. Their books are closed before anybody looks at the log, so that what the
+//! The store lists who was asked for in vain, and whom a new policy brings. Their books are closed before anybody looks at the log, so that what the
 //! old counters admitted was admitted before; then every gateway says that it is on the log (`weir_reconciler::rebuild`).
 //! The fold ends where the log ended after that, however busy it is: ledger lines above it come by the corrector, which
 //! counts from the position in each book.
@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use thiserror::Error;
 use tokio::time::Instant;
@@ -23,6 +24,7 @@ use uuid::Uuid;
 
 use weir_control::ports::{PortError, Rebuilt};
 use weir_domain::ids::TenantId;
+use weir_domain::policy::Snapshot;
 use weir_domain::quota::{Book, BookOptions};
 use weir_ledger::contract::LedgerStore;
 use weir_ledger::start::{Books, StartError};
@@ -40,7 +42,7 @@ use crate::process::Running;
 use crate::up::consumers::{Derived, journal};
 use crate::up::operators::{Counters, failed, open_in};
 
-/// A tenant's first request waits for this.
+/// A new tenant waits for this, and so does everybody whose counters were lost.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A rebuilder that died keeps its turn for so long.
@@ -58,6 +60,7 @@ pub(super) struct Rebuilder {
     ledger: Arc<dyn LedgerStore>,
     quota: Arc<RedisQuota>,
     presence: Arc<Presence>,
+    snapshot: Arc<ArcSwap<Snapshot>>,
     speaker: Speaker,
     entropy: SharedEntropy,
     book: BookOptions,
@@ -86,6 +89,7 @@ impl Rebuilder {
             ledger: Arc::clone(&derived.ledger),
             quota: Arc::clone(quota),
             presence: Arc::clone(presence),
+            snapshot: Arc::clone(running.snapshot),
             speaker: speaker(running),
             entropy: Arc::clone(running.entropy),
             book: running.config.book(),
@@ -98,6 +102,7 @@ impl Rebuilder {
     pub async fn run(self, tasks: Tasks) {
         let stopping = tasks.stopping();
         tokio::pin!(stopping);
+        let mut welcomed = None;
         loop {
             tokio::select! {
                 biased;
@@ -108,7 +113,7 @@ impl Rebuilder {
                 biased;
                 // Books that are closed stay closed, and are wanted.
                 () = &mut stopping => return,
-                round = self.round() => round,
+                round = self.round(&mut welcomed) => round,
             };
             if let Err(error) = round {
                 tracing::warn!(error = &error as &dyn std::error::Error, "counters not rebuilt");
@@ -116,12 +121,28 @@ impl Rebuilder {
         }
     }
 
-    async fn round(&self) -> Result<(), RebuildError> {
+    async fn round(&self, welcomed: &mut Option<u64>) -> Result<(), RebuildError> {
+        self.welcome(welcomed).await?;
         let wanted = self.quota.wanted().await?;
         if wanted.is_empty() || !self.quota.is_my_turn(TURN).await? {
             return Ok(());
         }
         self.in_turn(wanted, Unless::InForce).await.map(|_| ())
+    }
+
+    /// Wants a book for every tenant of a new policy that the store has not heard of, before anybody asks in its name: its
+    /// first request would be refused. That a tenant is new is no proof that the log has nothing of it; the fold is.
+    async fn welcome(&self, welcomed: &mut Option<u64>) -> Result<(), QuotaError> {
+        let snapshot = self.snapshot.load_full();
+        if *welcomed == Some(snapshot.version) {
+            return Ok(());
+        }
+        let listed: BTreeSet<TenantId> = self.quota.tenants().await?.into_iter().collect();
+        for tenant in snapshot.tenants.keys().filter(|tenant| !listed.contains(*tenant)) {
+            self.quota.want_book(tenant).await?;
+        }
+        *welcomed = Some(snapshot.version);
+        Ok(())
     }
 
     async fn in_turn(&self, tenants: Vec<TenantId>, unless: Unless) -> Result<Rebuilt, RebuildError> {

@@ -21,7 +21,7 @@ use super::rebuilder::Rebuilder;
 use super::watch::Watch;
 
 /// Whether the consumers of this role follow what they were given.
-const CONSUMERS: &str = "consumers";
+pub(super) const CONSUMERS: &str = "consumers";
 
 pub(super) async fn run(ground: &Ground, listener: TcpListener, stop: &Stop) -> Result<(), RoleError> {
     ground.serve_probes(listener, &ground.owners.operators);

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_quota::QuotaStore;
+use weir_quota::{MOST_CLOCK_SKEW_MS, QuotaError, QuotaStore};
 use weir_streams::kafka::Group;
 use weir_streams::{EventLog, Health as LogHealth};
 
@@ -40,19 +40,24 @@ impl Watch {
         self
     }
 
-    /// The quota store answers.
+    /// The quota store answers, and its clock is near enough for it to admit what comes from here.
     pub fn quota(mut self, running: &Running<'_>, quota: Arc<dyn QuotaStore>) -> Self {
-        let health = running.health.clone();
+        let (health, clock) = (running.health.clone(), Arc::clone(running.clock));
         self.looks.push(Box::new(move || {
-            let (quota, health) = (Arc::clone(&quota), health.clone());
-            Box::pin(async move { report(&health, conditions::QUOTA, quota.now_ms().await.err()) })
+            let (quota, health, clock) = (Arc::clone(&quota), health.clone(), Arc::clone(&clock));
+            Box::pin(async move {
+                let trouble = match quota.now_ms().await {
+                    Ok(store_ms) => skew_of(clock.now_ms(), store_ms),
+                    Err(error) => Some(error),
+                };
+                report(&health, conditions::QUOTA, trouble);
+            })
         }));
         self
     }
 
     /// There is a policy, and it is young enough.
     pub fn policy(mut self, running: &Running<'_>, policy: &Policy) -> Self {
-        running.health.expect(&[conditions::CATALOG]);
         let (follower, snapshot) = (Arc::clone(&policy.follower), Arc::clone(&policy.snapshot));
         let health = running.health.clone();
         self.looks.push(Box::new(move || {
@@ -65,7 +70,6 @@ impl Watch {
 
     /// Consumers follow what they were given, and how far they are.
     pub fn groups(mut self, running: &Running<'_>, condition: &'static str, groups: Vec<Member>) -> Self {
-        running.health.expect(&[condition]);
         let (health, clock) = (running.health.clone(), Arc::clone(running.clock));
         let (lag, groups) = (Arc::new(LagMetrics::declare(running.metrics)), Arc::new(groups));
         self.looks.push(Box::new(move || {
@@ -104,6 +108,11 @@ impl Watch {
             look().await;
         }
     }
+}
+
+fn skew_of(now_ms: i64, store_ms: i64) -> Option<QuotaError> {
+    let by_ms = now_ms.saturating_sub(store_ms);
+    (by_ms.abs() > MOST_CLOCK_SKEW_MS).then_some(QuotaError::ClockSkewed { by_ms })
 }
 
 fn trouble_of(log: &dyn EventLog) -> Option<String> {
