@@ -19,7 +19,7 @@ use weir_gateway::GatewayOptions;
 use weir_quota::QuotaStore;
 use weir_runtime::units::{ByteSize, HumanDuration};
 use weir_stub::journal::State;
-use weir_stub::script::{Billing, Script, UsageScript};
+use weir_stub::script::{Billing, Fault, FaultKind, Script, UsageScript};
 
 fn usage(prompt: i64, completion: i64) -> UsageScript {
     UsageScript { prompt: Some(prompt), completion: Some(completion), ..UsageScript::default() }
@@ -194,6 +194,38 @@ async fn input_usage_that_came_first_tightens_what_is_pending() {
     assert_eq!(pending.held().tokens, 105);
     assert!(pending.created.hold.tokens > 105, "{:?}", pending.created.hold);
     assert!(house.kinds().await.contains(&"UsageBounded"));
+}
+
+/// What a drain read of an answer that then broke off is a bound, no bill (I7): the hold shrinks to it, nothing is charged.
+#[tokio::test]
+async fn i07_a_drain_that_breaks_off_tightens_and_charges_nothing() {
+    let breaks =
+        Fault { kind: FaultKind::Cut, after_chunks: 5, after_bytes: None, code: None, message: None, bytes: None };
+    let setup = Setup {
+        tiers: vec![Script { chunks: 15, gap_ms: 20, usage: usage(5, 15), fault: Some(breaks), ..slow() }],
+        speak: vec![ProviderDialect::Anthropic],
+        adapt: |deployment| {
+            let key = concat!("file:", env!("CARGO_MANIFEST_DIR"), "/tests/support/upstream-key");
+            let provider = Arc::make_mut(&mut deployment.provider);
+            provider.credential = Some(key.to_owned());
+            provider.on_abandon = OnAbandon::Drain;
+        },
+        ..Setup::default()
+    };
+    let house = House::build(setup).await;
+    // Before the head: whatever is known of the usage, the drain has read.
+    let id = leave(&house, true, 0).await;
+    let pending = until(&house, id, ReservationStatus::PendingReconciliation).await;
+    assert!(pending.held().tokens > 105, "{:?}", pending.held());
+    let deadline = Instant::now() + PATIENCE;
+    while !house.kinds().await.contains(&"UsageBounded") {
+        assert!(Instant::now() < deadline, "{:?}", house.kinds().await);
+        sleep(Duration::from_millis(5)).await;
+    }
+    let bounded = house.quota.find(&tenant(), id).await.unwrap().unwrap();
+    assert_eq!(bounded.status(), ReservationStatus::PendingReconciliation);
+    assert_eq!((bounded.charged().tokens, bounded.held().tokens), (0, 105));
+    assert!(!house.kinds().await.contains(&"UsageRecorded"));
 }
 
 /// A provider that bills an abandoned answer in full: what is held covers it, whatever the policy.
