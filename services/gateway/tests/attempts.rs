@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -16,6 +17,7 @@ use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 use weir_domain::registry::Deadlines;
 use weir_domain::reservation::ReservationStatus;
 use weir_quota::QuotaStore;
+use weir_runtime::clock::ManualClock;
 use weir_stub::script::{Fault, FaultKind, Refuse, Script, UsageScript};
 
 fn usage(prompt: i64, completion: i64) -> UsageScript {
@@ -322,6 +324,18 @@ async fn a_request_that_no_window_could_admit_says_so() {
     assert_eq!((read.status.as_u16(), read.json()["error"]["code"].as_str()), (400, Some("request_exceeds_limit")));
     assert_eq!(read.headers["x-should-retry"], "false");
     assert!(house.events().await.is_empty());
+}
+
+/// A limit of a day says to the second when its next window begins.
+#[tokio::test]
+async fn o40_a_spent_day_says_when_the_next_one_begins() {
+    // 30 seconds before midnight, UTC, of the first of January 2026.
+    let clock = Arc::new(ManualClock::at_ms(1_767_311_970_000));
+    let a_day = Measure::Calendar { unit: Unit::Requests, window: WindowKind::Day };
+    let house = House::build(Setup { limits: vec![limit(a_day, 1)], clock, ..Setup::default() }).await;
+    assert_eq!(house.post(body(false)).await.status, 200);
+    let read = house.post(body(false)).await;
+    assert_eq!((read.status.as_u16(), read.header("retry-after")), (429, "30"));
 }
 
 #[tokio::test]
