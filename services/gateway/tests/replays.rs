@@ -17,6 +17,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use weir_domain::registry::Deadlines;
 use weir_domain::reservation::ReservationStatus;
 use weir_gateway::GatewayOptions;
+use weir_runtime::clock::{ManualClock, SharedClock};
 use weir_runtime::units::{ByteSize, HumanDuration};
 use weir_stub::journal::State;
 use weir_stub::script::{Fault, FaultKind, Refuse, Script, UsageScript};
@@ -224,6 +225,29 @@ async fn i03_after_its_time_an_answer_is_gone_and_its_reservation_is_named() {
     let other = house.send(keyed(&house, body(false).replace("hi", "ho"))).await;
     assert_eq!(code(&other), (422, "idempotency_key_reused".to_owned()));
     assert_eq!(house.stubs[0].journal().len(), 1);
+}
+
+/// A key is good for 24 hours from its admission, whether the answer is still there or not.
+#[tokio::test]
+async fn i03_a_key_is_good_for_a_day() {
+    let clock = Arc::new(ManualClock::at_ms(1_767_225_600_000));
+    let house =
+        House::build(Setup { options: keeping(1), clock: Arc::clone(&clock) as SharedClock, ..Setup::default() }).await;
+    assert_eq!(house.send(keyed(&house, body(false))).await.status, 200);
+    clock.advance(Duration::from_secs(24 * 60 * 60 - 1));
+    let deadline = Instant::now() + PATIENCE;
+    let late = loop {
+        let late = house.send(keyed(&house, body(false))).await;
+        // Until the answer itself is gone, it is played.
+        if late.header("x-weir-replayed").is_empty() {
+            break late;
+        }
+        assert!(Instant::now() < deadline);
+    };
+    assert_eq!(code(&late), (409, "idempotency_key_in_use".to_owned()));
+    clock.advance(Duration::from_secs(2));
+    assert_eq!(house.send(keyed(&house, body(false))).await.status, 200);
+    assert_eq!(house.stubs[0].journal().len(), 2);
 }
 
 #[tokio::test]
