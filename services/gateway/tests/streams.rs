@@ -120,6 +120,19 @@ async fn o03_comments_are_no_content_and_do_not_extend_the_first_content_budget(
     assert_eq!(reservation.held().tokens, reservation.attempts[0].hold.tokens);
 }
 
+/// Before its first content, too, a provider that says nothing at all is left after the idle time, long before its budget
+/// for content is spent.
+#[tokio::test]
+async fn o45_a_provider_that_is_silent_before_its_first_content_is_left() {
+    let first = Script { before_content_ms: 60_000, ..Script::default() };
+    let second = Script { text: Some("from b".to_owned()), ..Script::default() };
+    let deadlines = Deadlines { idle_ms: 200, first_content_ms: 50_000, ..Deadlines::default() };
+    let house = House::build(Setup { tiers: vec![first, second], deadlines, ..Setup::default() }).await;
+    let read = tokio::time::timeout(Duration::from_secs(10), house.post(body(true))).await.unwrap();
+    assert_complete(&read);
+    assert_eq!(read.content(), "from b");
+}
+
 #[tokio::test]
 async fn o05_one_event_of_three_megabytes_is_relayed_whole() {
     let image = "A".repeat(3 * 1024 * 1024);
