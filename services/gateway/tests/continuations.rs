@@ -163,6 +163,27 @@ async fn o12_a_continuation_that_fails_reports_the_first_break() {
     assert_eq!(house.stubs[1].journal().len(), 1);
 }
 
+/// However many may go on, none is asked twice.
+#[tokio::test]
+async fn o12_no_deployment_is_asked_twice_to_go_on() {
+    let away = Script { status: 503, ..Script::default() };
+    let house = house(vec![breaks(), away.clone(), away], always(9)).await;
+    assert_broken(&house.post(body(true)).await, "transport_error", 17);
+    let asked: Vec<usize> = house.stubs.iter().map(|stub| stub.journal().len()).collect();
+    assert_eq!(asked, [1, 1, 1]);
+}
+
+/// What a provider says is the client's own fault, in the stream, is so everywhere: nobody else is asked.
+#[tokio::test]
+async fn o12_a_stream_that_ends_by_the_clients_own_fault_is_not_gone_on_with() {
+    for (code, asked) in [("invalid_request_error", 0), ("server_error", 1)] {
+        let says = Fault { code: Some(code.to_owned()), ..fault(FaultKind::Error, 17).unwrap() };
+        let house = house(vec![Script { fault: Some(says), ..breaks() }, goes_on()], always(9)).await;
+        let read = house.post(body(true)).await;
+        assert_eq!(house.stubs[1].journal().len(), asked, "{code}: {}", read.text());
+    }
+}
+
 #[tokio::test]
 async fn o12_a_target_that_takes_a_prefill_is_given_one() {
     let setup = Setup {
