@@ -21,8 +21,8 @@ pub const FORMAT: u32 = 3;
 /// When checkpoints are taken, and how many stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckpointOptions {
-    /// Events after which a new one is due, at least: at 200,000 a second, a start then folds for a second. A fold that
-    /// keeps much waits longer, up to four million.
+    /// Events after which a new one is due: at 200,000 a second, a start then folds for a second. A fold that keeps more
+    /// than ten thousand reservations waits for sixteen events of each, up to four million.
     pub every_events: u64,
     /// Time after which a new one is due if anything came, ms.
     pub every_ms: i64,
@@ -36,7 +36,9 @@ impl Default for CheckpointOptions {
     }
 }
 
-/// An image costs as much as it holds, so what it holds is folded some times over before the next one.
+/// An image of so many takes milliseconds, and is taken as often as the operator says.
+const SMALL_IMAGE: usize = 10_000;
+/// A larger one costs as much as it holds, so what it holds is folded some times over before the next one.
 const EVENTS_PER_RESERVATION: u64 = 16;
 /// Whatever an image holds, a start folds no more than this behind it: some five seconds.
 const MOST_EVENTS: u64 = 4_000_000;
@@ -44,6 +46,9 @@ const MOST_EVENTS: u64 = 4_000_000;
 impl CheckpointOptions {
     /// Events after which a new one is due, where the fold keeps `reservations`.
     pub(crate) fn events_between(&self, reservations: usize) -> u64 {
+        if reservations <= SMALL_IMAGE {
+            return self.every_events;
+        }
         let in_proportion = EVENTS_PER_RESERVATION.saturating_mul(reservations as u64);
         self.every_events.max(in_proportion.min(MOST_EVENTS))
     }
@@ -133,4 +138,18 @@ fn digest(format: u32, positions: &[(u32, u64)], image: &[u8]) -> [u8; 32] {
     }
     hash.update(image);
     hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_image_is_taken_as_often_as_the_operator_says_and_a_large_one_in_proportion() {
+        let often = CheckpointOptions { every_events: 5, ..CheckpointOptions::default() };
+        let due = [0, 10_000, 10_001, 1_000_000].map(|reservations| often.events_between(reservations));
+        assert_eq!(due, [5, 5, 160_016, 4_000_000]);
+        let seldom = CheckpointOptions { every_events: 9_000_000, ..often };
+        assert_eq!(seldom.events_between(1_000_000), 9_000_000);
+    }
 }
