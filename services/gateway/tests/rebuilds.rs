@@ -9,72 +9,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
+use support::logs::Intercepted;
 use support::{House, PATIENCE, body, tenant};
 use tokio::time::{Instant, sleep};
 use weir_domain::fold::Fold;
 use weir_domain::ledger::SourcePosition;
 use weir_domain::quota::BookOptions;
-use weir_quota::{MemoryQuota, QuotaStore, Trust};
+use weir_quota::QuotaStore;
 use weir_streams::segment::SegmentLog;
-use weir_streams::{Append, Batch, EventLog, Health, Limits, Offsets, Position, ReadError, StoredRecord, Visibility};
+use weir_streams::{Batch, EventLog};
 use weir_stub::script::Script;
 
-/// A log before whose first append the counters are lost and rebuilt: the store has taken the attempt, and nobody else
-/// knows of it.
-#[derive(Debug)]
-struct Losing {
-    log: Arc<SegmentLog>,
-    quota: Arc<MemoryQuota>,
-    trust: Arc<Trust>,
-    /// Whether the process hears of it, as one does that is not stopped.
-    hears: bool,
-    has_lost: AtomicBool,
-}
-
-#[async_trait]
-impl EventLog for Losing {
-    fn append(&self, batch: Batch) -> Append {
-        if !self.has_lost.swap(true, Ordering::SeqCst) {
-            self.quota.fence();
-            if self.hears {
-                self.trust.doubt();
-            }
-            self.quota.open(HashMap::new(), 60_000);
-        }
-        self.log.append(batch)
-    }
-
-    async fn read(&self, at: Position, limits: Limits, seen: Visibility) -> Result<Vec<StoredRecord>, ReadError> {
-        self.log.read(at, limits, seen).await
-    }
-
-    async fn wait(&self, at: Position, seen: Visibility) -> Result<(), ReadError> {
-        self.log.wait(at, seen).await
-    }
-
-    async fn offsets(&self, topic: weir_streams::Topic, partition: u32) -> Result<Offsets, ReadError> {
-        self.log.offsets(topic, partition).await
-    }
-
-    fn partitions(&self, topic: weir_streams::Topic) -> u32 {
-        self.log.partitions(topic)
-    }
-
-    fn health(&self) -> Health {
-        self.log.health()
-    }
-
-    async fn close(&self) {
-        self.log.close().await;
-    }
-}
-
+/// Before the first append the counters are lost and rebuilt: the store has taken the attempt, and nobody else knows of
+/// it. `hears`: whether the process is told, as one is that is not stopped.
 async fn house_that_loses(hears: bool) -> House {
     let mut house = House::of(Script::default()).await;
     let (log, quota, trust) = (Arc::clone(&house.log), Arc::clone(&house.quota), Arc::clone(&house.trust));
-    let losing = Losing { log, quota, trust, hears, has_lost: AtomicBool::new(false) };
-    house.gateway = house.replica_on("late", Arc::new(losing));
+    let has_lost = AtomicBool::new(false);
+    let append = move |log: &SegmentLog, batch: Batch| {
+        if !has_lost.swap(true, Ordering::SeqCst) {
+            quota.fence();
+            if hears {
+                trust.doubt();
+            }
+            quota.open(HashMap::new(), 60_000);
+        }
+        log.append(batch)
+    };
+    house.gateway = house.replica_on("late", Arc::new(Intercepted { log, append }));
     house
 }
 

@@ -1,9 +1,10 @@
 //! A gateway in this process, before a scripted provider, over real sockets: real log, real quota store, no catalog.
 
 #![cfg(test)]
-#![allow(dead_code, reason = "every test file uses its own part of the harness")]
+#![expect(dead_code, reason = "every test file uses its own part of the harness")]
 
 pub mod canned;
+pub mod logs;
 pub mod pairs;
 pub mod provider;
 pub mod raw;

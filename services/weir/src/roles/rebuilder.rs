@@ -4,8 +4,9 @@
 //!   wanted ▶ closed ▶ everybody's holds are on the log ▶ fold to its end ▶ revocations ▶ open
 //! ```
 //!
-//! The store lists who was asked for in vain, and whom a new policy brings. Their books are closed before anybody looks at the log, so that what the
-//! old counters admitted was admitted before; then every gateway says that it is on the log (`weir_reconciler::rebuild`).
+//! The store lists who was asked for in vain, and whom a new policy brings. Their books are closed before anybody looks
+//! at the log, so that what the old counters admitted was admitted before; then every gateway says that it is on the log
+//! (`weir_reconciler::rebuild`).
 //! The fold ends where the log ended after that, however busy it is: ledger lines above it come by the corrector, which
 //! counts from the position in each book.
 //!
