@@ -85,6 +85,12 @@ impl Client {
         self.send(Method::GET, path, "application/json", Bytes::new()).await
     }
 
+    /// As [`get`](Self::get), of a process that may be starting or ending: `None` when the connection is lost.
+    pub async fn probe(&self, path: &str) -> Option<Answer> {
+        let open = self.open(Method::GET, path, "application/json", Bytes::new());
+        Some(tokio::time::timeout(PATIENCE, open).await.ok()?.ok()?.read().await)
+    }
+
     pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Answer {
         self.send(Method::POST, path, "application/json", body.into()).await
     }

@@ -306,12 +306,12 @@ impl RoleProcess {
         let probe = Client::new(&self.url, "");
         let deadline = Instant::now() + LONG;
         loop {
-            let answer = probe.get("/readyz").await;
-            if answer.status.is_success() {
+            let answer = probe.probe("/readyz").await;
+            if answer.as_ref().is_some_and(|answer| answer.status.is_success()) {
                 return Ok(());
             }
             if Instant::now() > deadline {
-                return Err(format!("{}: {}", self.name, answer.text()));
+                return Err(format!("{}: {}", self.name, answer.map_or_else(String::new, |answer| answer.text())));
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

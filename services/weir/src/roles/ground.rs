@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use axum::Router;
-use axum::http::StatusCode;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::map_response;
+use axum::response::Response;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -193,8 +196,11 @@ impl Ground {
 
     /// `/healthz`, `/readyz`, `/metrics` on the role's own socket, and 503 for everything else, until `tasks` stop.
     pub fn serve_probes(&self, listener: TcpListener, tasks: &Tasks) {
-        let routes = self.probes().fallback(async || (StatusCode::SERVICE_UNAVAILABLE, WAITING));
-        serve_routes(listener, routes, tasks);
+        serve_routes(listener, self.waiting(), tasks);
+    }
+
+    fn waiting(&self) -> Router {
+        self.probes().fallback(async || (StatusCode::SERVICE_UNAVAILABLE, WAITING))
     }
 
     pub fn probes(&self) -> Router {
@@ -247,7 +253,8 @@ pub(super) struct Door {
 impl Door {
     pub fn open(ground: &Ground, listener: TcpListener) -> std::io::Result<Self> {
         let (socket, waiting) = (listener.into_std()?, Tasks::new());
-        ground.serve_probes(TcpListener::from_std(socket.try_clone()?)?, &waiting);
+        let routes = ground.waiting().layer(map_response(closing));
+        serve_routes(TcpListener::from_std(socket.try_clone()?)?, routes, &waiting);
         Ok(Self { socket, waiting })
     }
 
@@ -256,6 +263,12 @@ impl Door {
         self.waiting.stop(OPERATORS_FINISH).await;
         TcpListener::from_std(self.socket)
     }
+}
+
+/// A prober that kept its connection would lose the probe that it sends while the socket is handed over.
+async fn closing(mut answer: Response) -> Response {
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
 }
 
 /// For a condition that is looked at again and again.
