@@ -19,6 +19,7 @@ use weir_domain::registry::{Deployment, OnAbandon};
 use weir_domain::reservation::Command;
 use weir_domain::usage::Usage;
 use weir_providers::{Answer, AnswerBody, CallError};
+use weir_runtime::story::story;
 use weir_runtime::tasks::Task;
 use weir_wire::verdict::{Happening, ProviderRows, judge};
 use weir_wire::{ClientSide, Dialect, ProviderAnswer, ProviderSide, Step, Translator};
@@ -167,7 +168,7 @@ impl Execution<'_> {
             }
         }
         if let Err(error) = self.record.conclude(&commands).await {
-            let error = crate::server::story(&error);
+            let error = story(&error);
             tracing::error!(reservation_id = %self.record.id(), error, "what a drain learnt is not recorded");
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use weir_domain::reservation::ReservationStatus;
+use weir_runtime::story::story;
 
 use crate::execute::Ended;
 use crate::lifecycle::Prepared;
@@ -18,7 +19,7 @@ pub(crate) async fn finalize(
     ended: Ended,
 ) -> Option<ReservationStatus> {
     if let Err(error) = record.close(ended.open.clone()).await {
-        tracing::error!(reservation_id = %record.id(), error = %crate::server::story(&error), "reservation not closed");
+        tracing::error!(reservation_id = %record.id(), error = %story(&error), "reservation not closed");
     }
     let elapsed = prepared.arrival.started.elapsed();
     gateway.metrics.request_ended(ended.outcome, ended.status, elapsed);

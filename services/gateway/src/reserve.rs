@@ -11,6 +11,7 @@ use weir_domain::policy::TenantSecret;
 use weir_domain::quota::{Counting, Denial, DenialReason, Limit, Measure, RateStandings, Reply};
 use weir_domain::reservation::{Command, Conflict, Created, Decision, IdempotencyRecord, ReservationStatus, Reserve};
 use weir_runtime::entropy::new_reservation_id;
+use weir_runtime::story::story;
 
 use crate::estimate::Estimate;
 use crate::lifecycle::Prepared;
@@ -78,7 +79,7 @@ async fn ask(gateway: &Arc<Inner>, prepared: &Prepared, id: ReservationId, hold:
     let command = Command::Reserve(Arc::new(Reserve { created, limits: Arc::clone(&limits), lease_ms }));
     let mut record = Record::new(gateway, prepared, id, limits);
     let reply = record.command(command).await.map_err(|error| {
-        tracing::info!(reservation_id = %id, error = &error as &dyn std::error::Error, "limits cannot be checked");
+        tracing::info!(reservation_id = %id, error = story(&error), "limits cannot be checked");
         Unavailable::Quota
     })?;
     let rates = reply.rates;

@@ -1,7 +1,6 @@
 //! The gateway as a service: its parts, its paths, its background work.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -236,16 +235,4 @@ fn text(status: StatusCode, content_type: &'static str, body: String) -> Respons
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
-}
-
-/// An error and its causes in one line.
-pub(crate) fn story(error: &dyn Error) -> String {
-    let mut story = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        story.push_str(": ");
-        story.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    story
 }

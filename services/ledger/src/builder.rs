@@ -16,6 +16,7 @@ use weir_domain::ledger::LineKey;
 use weir_domain::quota::Book;
 use weir_runtime::clock::SharedClock;
 use weir_runtime::failpoint;
+use weir_runtime::story::story;
 use weir_schemas::reservation_event::ReservationEvent;
 use weir_streams::consumer::{Applied, Delivery, Effect, EffectError, StoreError, Subscription};
 use weir_streams::{Append, AppendError, EventLog, Topic};
@@ -159,7 +160,7 @@ impl LedgerBuilder {
             return;
         }
         if let Err(error) = self.take_checkpoint(state).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "checkpoint not taken");
+            tracing::warn!(error = story(&error), "checkpoint not taken");
         }
     }
 

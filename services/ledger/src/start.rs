@@ -12,6 +12,7 @@ use thiserror::Error;
 use weir_domain::fold::Fold;
 use weir_domain::ids::TenantId;
 use weir_domain::quota::{Book, BookOptions};
+use weir_runtime::story::story;
 use weir_streams::consumer::StoreError;
 use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
 
@@ -186,7 +187,7 @@ async fn newest_checkpoint(
         match checkpoint::open(&stored, options).and_then(|opened| placed(opened, &stored.positions, bounds)) {
             Ok((folded, left_out)) => return Ok((folded, left_out, Some(stored.taken_at_ms))),
             Err(flaw) => {
-                let (flaw, taken_at_ms) = (&flaw as &dyn std::error::Error, stored.taken_at_ms);
+                let (flaw, taken_at_ms) = (story(&flaw), stored.taken_at_ms);
                 tracing::warn!(flaw, taken_at_ms, "checkpoint passed over");
             }
         }

@@ -4,7 +4,6 @@
 //! blocking another, and an error on a connection concerns one attempt. Redirects are not followed, so a credential
 //! never reaches a host that the catalog did not name (O41).
 
-use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ClientConfig;
 use thiserror::Error;
 use tower_service::Service;
+
+use weir_runtime::story::story;
 
 use crate::body::{AnswerBody, UnsupportedEncoding};
 use crate::connection::{Connection, ExchangeError, Head, request_head};
@@ -160,7 +161,7 @@ impl Upstream {
     async fn connect(&self, origin: &Origin) -> Result<Box<Connection>, CallError> {
         let mut connector = self.shared.connector.clone();
         let stream =
-            connector.call(origin.uri.clone()).await.map_err(|error| CallError::NotSent(chain(error.as_ref())))?;
+            connector.call(origin.uri.clone()).await.map_err(|error| CallError::NotSent(story(error.as_ref())))?;
         Ok(Box::new(Connection::new(stream)))
     }
 
@@ -182,24 +183,12 @@ impl Upstream {
 impl From<ExchangeError> for CallError {
     fn from(error: ExchangeError) -> Self {
         match error {
-            ExchangeError::NothingSent(_) => Self::NotSent(chain(&error)),
+            ExchangeError::NothingSent(_) => Self::NotSent(story(&error)),
             ExchangeError::Broken(_) | ExchangeError::Closed | ExchangeError::Head(_) => {
-                Self::MayHaveBeenSent(chain(&error))
+                Self::MayHaveBeenSent(story(&error))
             }
         }
     }
-}
-
-/// The error and what caused it, in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut story = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        story.push_str(": ");
-        story.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    story
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use uuid::Uuid;
 
 use weir_domain::ids::{KeyId, TenantId};
 use weir_quota::GOOD_FOR;
+use weir_runtime::story::story;
 use weir_schemas::Record as _;
 use weir_schemas::operations::{Operation, QuotaRebuild};
 use weir_schemas::revocation::KeyRevoked;
@@ -210,7 +211,7 @@ impl Questions {
                     tracing::info!(%rebuild, "all that was admitted here is on the log");
                     if let Err(error) = speaker.say(rebuild, QuotaRebuild::HELD, 0, Vec::new()).await {
                         // It is asked again.
-                        let error = &error as &dyn std::error::Error;
+                        let error = story(&error);
                         tracing::warn!(%rebuild, error, "a rebuild was not answered");
                     }
                 }

@@ -22,6 +22,7 @@ use weir_domain::reservation::{Command, Created, Event, Reservation, Reservation
 use weir_ledger::contract::StoredReservation;
 use weir_quota::{QuotaError, QuotaStore};
 use weir_runtime::failpoint;
+use weir_runtime::story::story;
 use weir_schemas::Record;
 use weir_schemas::usage_report::{ReportGrain, UsageReport};
 use weir_streams::consumer::StoreError;
@@ -220,8 +221,8 @@ impl Reports {
                 Ok(())
             }
             Ok(None) => self.park(record, partition).await,
-            Err(error) if error.is_temporary() => Err(EffectError::Retry { reason: chain(&error) }),
-            Err(error) => Err(poison(chain(&error))),
+            Err(error) if error.is_temporary() => Err(EffectError::Retry { reason: story(&error) }),
+            Err(error) => Err(poison(story(&error))),
         }
     }
 }
@@ -260,17 +261,6 @@ fn as_stored(stored: &StoredReservation) -> Reservation {
         due_ms: stored.due_ms,
         flagged: stored.flagged,
     }
-}
-
-/// An error with its sources, for a place that keeps one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[async_trait]

@@ -20,6 +20,7 @@ use weir_domain::reconcile::{CeilingPolicy, LedgerView, Patience, Plan, plan};
 use weir_domain::reservation::{Command, Decision, Reservation, ReservationStatus};
 use weir_quota::{QuotaError, QuotaStore};
 use weir_runtime::failpoint;
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 
 use crate::journal::{Journal, JournalError};
@@ -134,7 +135,7 @@ impl Sweep {
     fn pause_after(&self, trouble: &Trouble, last: Duration, longest: Duration) -> Duration {
         self.metrics.troubles.inc();
         let pause = last.saturating_mul(2).min(longest).max(self.options.period.duration());
-        let reason = trouble as &dyn std::error::Error;
+        let reason = story(trouble);
         tracing::warn!(reason, pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX), "sweep interrupted");
         pause
     }
@@ -163,7 +164,7 @@ impl Sweep {
                 Ok(plan) => plan,
                 // One that can never be written must not hold up the others.
                 Err(Trouble::Journal(error)) if !error.is_temporary() => {
-                    let (reservation_id, reason) = (reservation.created.id, &error as &dyn std::error::Error);
+                    let (reservation_id, reason) = (reservation.created.id, story(&error));
                     tracing::error!(%reservation_id, reason, "reservation cannot be swept");
                     self.metrics.troubles.inc();
                     continue;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
+use weir_runtime::story::story;
 use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, Visibility};
 
 /// Pause after the log could not be read.
@@ -41,7 +42,7 @@ pub(crate) async fn follow(
             // Retention took it meanwhile: a view of the newest misses nothing.
             Err(ReadError::Gone { start, .. }) => next = Some(start),
             Err(error) if error.is_temporary() => {
-                tracing::warn!(%topic, partition, error = &error as &dyn std::error::Error, "topic not followed");
+                tracing::warn!(%topic, partition, error = story(&error), "topic not followed");
                 tokio::select! {
                     () = stop.as_mut() => return Ok(()),
                     () = tokio::time::sleep(PAUSE) => {}

@@ -18,6 +18,7 @@ pub mod health;
 pub mod listener;
 pub mod metrics;
 pub mod secrets;
+pub mod story;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

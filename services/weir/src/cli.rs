@@ -50,7 +50,6 @@ use crate::config::{Config, Environment};
 use crate::data::DataFolder;
 
 pub use failure::Failure;
-pub(crate) use failure::story;
 
 /// For scripts; the same for every command.
 const EXIT_CODES: &str = "Exit codes:

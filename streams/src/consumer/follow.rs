@@ -14,6 +14,8 @@ use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use weir_runtime::story::story;
+
 use super::dead_letter::{DeadLetter, DeadLetterError};
 use super::{
     Applied, ConsumerOptions, Delivery, Effect, EffectError, ParkedKey, Parking, Positions, Resolution, StoreError,
@@ -142,7 +144,7 @@ impl Consumer {
                 Ok(None) => continue,
                 Err(ReadError::Closed(closed)) if closed.cause == CloseCause::Stopped => return Ok(()),
                 Err(error) if error.is_temporary() => {
-                    if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
+                    if self.pause(&mut pauses, &story(&error), stop.as_mut()).await == Flow::Stop {
                         return Ok(());
                     }
                     continue;
@@ -223,10 +225,10 @@ impl Consumer {
             let trouble = match self.load().await {
                 Ok(loaded) => match self.log.offsets(subscription.topic, subscription.partition).await {
                     Ok(offsets) => break (loaded, offsets),
-                    Err(error) if error.is_temporary() => error.to_string(),
+                    Err(error) if error.is_temporary() => story(&error),
                     Err(source) => return Err(ConsumerError::Read { subscription, source }),
                 },
-                Err(error) => error.to_string(),
+                Err(error) => story(&error),
             };
             if self.pause(&mut pauses, &trouble, stop.as_mut()).await == Flow::Stop {
                 return Ok(None);
@@ -296,7 +298,7 @@ impl Consumer {
     ) -> Result<Flow, ConsumerError> {
         let mut pauses = self.pauses();
         while let Err(error) = self.park_followers(&mut records, parked).await {
-            if self.pause(&mut pauses, &error.to_string(), stop.as_mut()).await == Flow::Stop {
+            if self.pause(&mut pauses, &story(&error), stop.as_mut()).await == Flow::Stop {
                 return Ok(Flow::Stop);
             }
         }
@@ -336,7 +338,7 @@ impl Consumer {
     }
 
     async fn store(&self, after: u64) -> Result<bool, String> {
-        self.positions.store(&self.subscription, after).await.map(|()| true).map_err(|error| error.to_string())
+        self.positions.store(&self.subscription, after).await.map(|()| true).map_err(|error| story(&error))
     }
 
     /// Moves the records of parked keys behind those that are parked already, once per delivery.
@@ -374,7 +376,7 @@ impl Consumer {
         if parks {
             for record in records.iter().filter(|record| goes(record)) {
                 if let Err(error) = self.parking.park(&self.subscription, record, reason).await {
-                    return Ok(Err(error.to_string()));
+                    return Ok(Err(story(&error)));
                 }
             }
         }
@@ -400,7 +402,7 @@ impl Consumer {
             letter.into_batch().map_err(|source| ConsumerError::Envelope { subscription: subscription(), source })?;
         match self.log.append(batch).durable().await {
             Ok(_) => Ok(Ok(())),
-            Err(error) if error.is_temporary() => Ok(Err(error.to_string())),
+            Err(error) if error.is_temporary() => Ok(Err(story(&error))),
             Err(source) => Err(ConsumerError::DeadLetter { subscription: subscription(), source }),
         }
     }
@@ -431,7 +433,7 @@ impl Consumer {
     /// Applies a parked key's records one by one, in order. True when none is left.
     async fn resolve(&self, parked: &ParkedKey, resolution: Resolution) -> Result<bool, String> {
         let (of, key) = (&self.subscription, &parked.key);
-        let store_error = |error: StoreError| error.to_string();
+        let store_error = |error: StoreError| story(&error);
         for record in self.parking.records(of, key).await.map_err(store_error)? {
             let is_skipped = match resolution {
                 Resolution::Replay => false,

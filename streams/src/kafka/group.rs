@@ -29,11 +29,11 @@ use tokio::sync::{mpsc as async_mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use weir_runtime::story::story;
+
 use super::client::{self, CALL_TIMEOUT, KafkaError};
 use super::options::KafkaOptions;
-use crate::consumer::{
-    Consumer, ConsumerError, ConsumerOptions, Effect, Lag, Parking, Positions, StoreError, Subscription,
-};
+use crate::consumer::{Consumer, ConsumerOptions, Effect, Lag, Parking, Positions, StoreError, Subscription};
 use crate::contract::{EventLog, ReadError};
 use crate::topics::Topic;
 
@@ -382,7 +382,7 @@ impl Follower {
         let consumer = Arc::new(Consumer::new(subscription, log, effect, positions, parking, self.options));
         *self.status.lock() = Status::Following(Arc::clone(&consumer));
         if let Err(error) = consumer.run(stopped).await {
-            let reason = chain(&error);
+            let reason = story(&error);
             tracing::error!(consumer = %self.subscription, reason, "consumer ended: a person is needed");
             *self.status.lock() = Status::Ended { reason };
         }
@@ -402,16 +402,6 @@ impl Follower {
             }
         }
     }
-}
-
-fn chain(error: &ConsumerError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 impl Member {

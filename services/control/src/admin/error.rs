@@ -8,6 +8,8 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use weir_runtime::story::story;
+
 use crate::control::ControlError;
 use crate::ports::{DeadLettersError, PortError, ReportsError};
 use crate::store::StoreError;
@@ -68,7 +70,7 @@ impl IntoResponse for AdminError {
 
 impl From<ControlError> for AdminError {
     fn from(error: ControlError) -> Self {
-        let message = chain(&error);
+        let message = story(&error);
         match error {
             ControlError::Catalog(problems) => {
                 Self::new(StatusCode::BAD_REQUEST, "catalog_invalid", message).with_problems(&problems.0)
@@ -132,21 +134,6 @@ impl From<BytesRejection> for AdminError {
         let code = if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "unreadable" };
         Self::new(rejection.status(), code, rejection.body_text())
     }
-}
-
-/// The error and its causes: the one place where a chain is printed for a client.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        // A transparent error repeats its source.
-        let inner_text = inner.to_string();
-        if !text.ends_with(&inner_text) {
-            text = format!("{text}: {inner_text}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 /// A JSON body, with the place of what is wrong in it.

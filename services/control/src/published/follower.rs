@@ -16,6 +16,7 @@ use weir_domain::ids::{KeyId, PriceVersion};
 use weir_domain::policy::Snapshot;
 use weir_domain::price::{PriceBook, PriceBookError};
 use weir_runtime::clock::SharedClock;
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_schemas::Record as _;
 use weir_schemas::revocation::KeyRevoked;
@@ -24,7 +25,7 @@ use weir_streams::{EventLog, Limits, Position, ReadError, StoredRecord, Topic, V
 
 use super::last_good;
 use super::parts::{Assembled, Head, Parts};
-use super::publisher::{PARTITION, chain};
+use super::publisher::PARTITION;
 use crate::SnapshotSource;
 use crate::document::price_version;
 use crate::secrets::MasterKey;
@@ -151,8 +152,8 @@ impl SnapshotFollower {
                     next = Some(start);
                     continue;
                 }
-                tracing::warn!(%topic, error = &error as &dyn std::error::Error, "topic not followed");
-                self.state.lock().trouble = Some(chain(&error));
+                tracing::warn!(%topic, error = story(&error), "topic not followed");
+                self.state.lock().trouble = Some(story(&error));
                 tokio::time::sleep(PAUSE).await;
             }
         }
@@ -186,8 +187,8 @@ impl SnapshotFollower {
     fn take_parts(&self, records: &[StoredRecord]) {
         let mut state = self.state.lock();
         for record in records {
-            let part = SnapshotPublished::decode(&record.value).map_err(|error| chain(&error));
-            let taken = part.and_then(|part| state.parts.take(part, &self.master).map_err(|error| chain(&error)));
+            let part = SnapshotPublished::decode(&record.value).map_err(|error| story(&error));
+            let taken = part.and_then(|part| state.parts.take(part, &self.master).map_err(|error| story(&error)));
             if let Err(reason) = taken {
                 tracing::error!(offset = record.offset, reason, "record of a snapshot left out");
             }
@@ -247,9 +248,9 @@ impl SnapshotFollower {
             // The rest is on its way.
             Ok(None) => return false,
             Ok(Some(Assembled { head, document })) => {
-                document.open(head.version, &self.master).map_err(|error| chain(&error))
+                document.open(head.version, &self.master).map_err(|error| story(&error))
             }
-            Err(error) => Err(chain(&error)),
+            Err(error) => Err(story(&error)),
         };
         let mut state = self.state.lock();
         match opened {

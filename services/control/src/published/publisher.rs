@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use weir_domain::ids::PriceVersion;
 use weir_runtime::clock::SharedClock;
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_schemas::snapshot::SnapshotPublished;
 use weir_schemas::{DecodeError, EncodeError, Record as _};
@@ -113,12 +114,12 @@ impl Publisher {
                     self.confirm_every
                 }
                 Err(error) => {
-                    tracing::warn!(error = error as &dyn std::error::Error, "snapshot not published");
+                    tracing::warn!(error = story(error), "snapshot not published");
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     Some(pause)
                 }
             };
-            *self.trouble.lock() = round.err().map(|error| chain(&error));
+            *self.trouble.lock() = round.err().map(|error| story(&error));
             tokio::select! {
                 () = &mut stopping => return,
                 changed = published.changed() => if changed.is_err() { return },
@@ -216,7 +217,7 @@ impl OnTopic {
                 self.hashes.insert(scope, hash);
             }
             // A head of another installation's: this one's follows, and readers leave the other out.
-            Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "a foreign snapshot on the topic"),
+            Err(error) => tracing::error!(error = story(&error), "a foreign snapshot on the topic"),
         }
     }
 
@@ -242,10 +243,4 @@ async fn sleep_or_for_ever(pause: Option<Duration>) {
         Some(pause) => tokio::time::sleep(pause).await,
         None => std::future::pending().await,
     }
-}
-
-/// An error and its causes in one line, for a probe.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |told, cause| format!("{told}: {cause}"))
 }

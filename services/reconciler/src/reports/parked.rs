@@ -7,13 +7,14 @@ use bytes::Bytes;
 use weir_domain::ids::{ReservationId, TenantId};
 use weir_domain::money::NanoUsd;
 use weir_domain::usage::UsageSource;
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_schemas::Record;
 use weir_schemas::discrepancy::Discrepancy;
 use weir_schemas::usage_report::{ReportSource, UsageReport};
 use weir_streams::{EffectError, StoredRecord, Subscription, Topic};
 
-use super::{PendingIds, ReportError, Reports, chain};
+use super::{PendingIds, ReportError, Reports};
 use crate::metrics::ReportResult;
 use crate::projection::Mark;
 
@@ -74,7 +75,7 @@ impl Reports {
                 () = tokio::time::sleep(self.options.period.duration()) => {}
             }
             if let Err(error) = self.retry_parked().await {
-                tracing::warn!(reason = chain(&error), "parked reports not tried");
+                tracing::warn!(reason = story(&error), "parked reports not tried");
             }
         }
     }
@@ -132,7 +133,7 @@ impl Reports {
             }
             Ok(None) => "no attempt fits it".to_owned(),
             Err(error) if error.is_temporary() => return Err(error),
-            Err(error) => chain(&error),
+            Err(error) => story(&error),
         };
         let ceiling_ms = i64::try_from(self.options.parked_reports.as_ms()).unwrap_or(i64::MAX);
         let expires_ms = record.time_ms.saturating_add(ceiling_ms);

@@ -1,10 +1,10 @@
 //! How a command ends badly: one line that says what, why and what to do, and a code for scripts.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use serde_json::json;
+use weir_runtime::story::story;
 
 pub(super) const FAILED: u8 = 1;
 pub(super) const USAGE: u8 = 2;
@@ -56,19 +56,4 @@ impl Failure {
         }
         ExitCode::from(self.code)
     }
-}
-
-/// An error and its causes in one line. Causes that the error already repeats are left out.
-pub(crate) fn story(error: &dyn Error) -> String {
-    let mut story = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let text = cause.to_string();
-        if !story.contains(&text) {
-            // Writing to a string cannot fail.
-            let _written = write!(story, ": {text}");
-        }
-        source = cause.source();
-    }
-    story
 }

@@ -53,7 +53,7 @@ pub(super) fn run(args: &ImportArgs, output: &Output) -> Result<(), Failure> {
     let (name, text) = read(&args.file)?;
     let wanted = Wanted { providers: args.providers.clone(), models: args.models.clone() };
     let conversion = convert(&text, &wanted)
-        .map_err(|error| Failure::new(failure::USAGE, format!("{name}: {}", failure::story(&error))))?;
+        .map_err(|error| Failure::new(failure::USAGE, format!("{name}: {}", weir_runtime::story::story(&error))))?;
     let sha256 = Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string cannot fail.
         let _written = write!(hex, "{byte:02x}");

@@ -10,6 +10,7 @@ use weir_providers::Upstream;
 use weir_quota::{QuotaStore, Trust};
 use weir_reconciler::rebuild::{Holder, Questions};
 use weir_runtime::listener::serve;
+use weir_runtime::story::story;
 use weir_runtime::tls;
 use weir_streams::spool::SpooledLog;
 use weir_streams::{EventLog, Topic};
@@ -75,7 +76,7 @@ async fn is_known(running: &Running<'_>, spooled: &SpooledLog, stop: &Stop) -> b
             beat = heart::beat(running) => match beat {
                 Ok(()) => break,
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "not known to the others yet");
+                    tracing::warn!(error = story(&error), "not known to the others yet");
                     tokio::time::sleep(RETRY).await;
                 }
             },
@@ -114,7 +115,7 @@ fn answer_rebuilds(running: &Running<'_>, holds: Holds) {
         let (listening, log, stopping) = (Arc::clone(&questions), Arc::clone(running.log), tasks.stopping());
         drop(tasks.spawn("questions", async move {
             if let Err(error) = listening.listen(log, partition, stopping).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "rebuilds are not answered any more");
+                tracing::error!(error = story(&error), "rebuilds are not answered any more");
             }
         }));
     }

@@ -24,12 +24,12 @@ use weir_runtime::clock::SharedClock;
 use weir_runtime::entropy::SharedEntropy;
 use weir_runtime::health::Health;
 use weir_runtime::metrics::Metrics;
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_streams::EventLog;
 use weir_streams::kafka::{KafkaLog, OpenError};
 use weir_streams::spool::{SpoolError, SpoolMetrics, SpooledLog};
 
-use crate::cli::story as chain;
 use crate::config::{Config, StoresApart};
 use crate::data::DataFolder;
 use crate::process::{FINISH, Identity, OPERATORS_FINISH, Owners, Running, Spool};
@@ -117,7 +117,7 @@ impl Ground {
                 Err(error) if is_temporary(&error) => error,
                 Err(error) => return Err(error),
             };
-            let reason = chain(&error);
+            let reason = story(&error);
             tracing::warn!(condition, reason, "waiting");
             self.health.not_ready(condition, reason);
             tokio::select! {

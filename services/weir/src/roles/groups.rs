@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use weir_ledger::contract::LedgerStore;
+use weir_runtime::story::story;
 use weir_streams::consumer::{ConsumerOptions, Effect, Positions};
 use weir_streams::kafka::{Assignee, Group, GroupError, Work};
 use weir_streams::{OnPoison, Subscription, Topic};
@@ -28,7 +29,7 @@ pub(super) fn join(
     let (member, stopping) = (Arc::clone(&group), running.owners.beside.stopping());
     drop(running.owners.beside.spawn(name, async move {
         if let Err(error) = member.run(stopping).await {
-            tracing::error!(group = name, error = &error as &dyn std::error::Error, "group left: a person is needed");
+            tracing::error!(group = name, error = story(&error), "group left: a person is needed");
         }
     }));
     Ok((name, group))

@@ -15,11 +15,11 @@ use weir_domain::quota::BookOptions;
 use weir_ledger::contract::LedgerStore;
 use weir_ledger::{CheckpointOptions, LedgerBuilder};
 use weir_runtime::clock::SharedClock;
+use weir_runtime::story::story;
 use weir_streams::consumer::{Effect, Positions};
 use weir_streams::kafka::{Assignee, Work};
 use weir_streams::{EventLog, Subscription, Topic};
 
-use crate::cli::story as chain;
 use crate::up::heart;
 use crate::up::upkeep::conditions;
 
@@ -70,7 +70,7 @@ struct Builders {
 impl Assignee for Builders {
     async fn take(&self, of: &Subscription, _: Arc<dyn Positions>) -> Result<Work, String> {
         let folded = weir_ledger::start::partition(&*self.log, &self.ledger, of.partition, self.book).await;
-        let folded = folded.map_err(|error| chain(&error))?;
+        let folded = folded.map_err(|error| story(&error))?;
         tracing::info!(partition = of.partition, replayed = folded.replayed_events, "partition taken over");
         let (log, ledger, clock) = (Arc::clone(&self.log), Arc::clone(&self.ledger), Arc::clone(&self.clock));
         let builder: Arc<dyn Effect> = Arc::new(LedgerBuilder::new(folded, log, ledger, clock, self.checkpoints));

@@ -35,6 +35,7 @@ use weir_reconciler::rebuild::{BarrierError, Speaker, everybody_holds, revoked_k
 use weir_reconciler::{JournalError, Presence};
 use weir_runtime::entropy::{SharedEntropy, new_reservation_id};
 use weir_runtime::failpoint;
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_schemas::operations::QuotaRebuild;
 use weir_streams::{EventLog, ReadError};
@@ -117,7 +118,7 @@ impl Rebuilder {
                 round = self.round(&mut welcomed) => round,
             };
             if let Err(error) = round {
-                tracing::warn!(error = &error as &dyn std::error::Error, "counters not rebuilt");
+                tracing::warn!(error = story(&error), "counters not rebuilt");
             }
         }
     }
@@ -232,7 +233,7 @@ impl Rebuilder {
     async fn told(&self, rebuild: Uuid, tenants: u64, absent: Vec<String>) {
         if let Err(error) = self.speaker.say(rebuild, QuotaRebuild::OPENED, tenants, absent).await {
             let error: JournalError = error;
-            tracing::warn!(%rebuild, error = &error as &dyn std::error::Error, "the end of a rebuild is not on the log");
+            tracing::warn!(%rebuild, error = story(&error), "the end of a rebuild is not on the log");
         }
     }
 

@@ -7,6 +7,7 @@ use tokio::net::TcpListener;
 use weir_quota::QuotaStore;
 use weir_quota::redis::RedisQuota;
 use weir_reconciler::{Corrector, RecentCorrelations, ReconcilerMetrics, corrector, reports};
+use weir_runtime::story::story;
 use weir_streams::{EventLog, Topic};
 
 use crate::process::Running;
@@ -74,7 +75,7 @@ fn followed_correlations(running: &Running<'_>) -> Arc<RecentCorrelations> {
         let (following, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
         drop(tasks.spawn("correlations", async move {
             if let Err(error) = following.follow(log, partition, stopping).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "provider ids are not followed any more");
+                tracing::error!(error = story(&error), "provider ids are not followed any more");
             }
         }));
     }

@@ -23,6 +23,7 @@ use weir_reconciler::{
     CeilingPolicies, Corrector, Journal, Presence, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts,
     Reports, Sweep, corrector, reports,
 };
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_streams::consumer::Effect;
 use weir_streams::{EventLog, Topic};
@@ -106,7 +107,7 @@ impl Consumers {
             is_settled &= follower.finish(self.log.as_ref(), deadline).await;
         }
         if let Err(error) = self.builder.checkpoint().await {
-            tracing::warn!(error = &error as &dyn std::error::Error, "no checkpoint at the stop");
+            tracing::warn!(error = story(&error), "no checkpoint at the stop");
             is_settled = false;
         }
         is_settled
@@ -148,7 +149,7 @@ fn correlations(running: &Running<'_>, folded: &Folded) -> Arc<RecentCorrelation
         let (learning, log, stopping) = (Arc::clone(&index), Arc::clone(running.log), tasks.stopping());
         drop(tasks.spawn("correlations", async move {
             if let Err(error) = learning.look_back(log, partition, until, stopping).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "older provider ids are not known");
+                tracing::error!(error = story(&error), "older provider ids are not known");
             }
         }));
     }
@@ -162,7 +163,7 @@ pub(crate) fn presence(running: &Running<'_>) -> Arc<Presence> {
         let (following, log, stopping) = (Arc::clone(&presence), Arc::clone(running.log), tasks.stopping());
         drop(tasks.spawn("presence", async move {
             if let Err(error) = following.follow(log, partition, stopping).await {
-                tracing::error!(error = &error as &dyn std::error::Error, "heartbeats are not followed any more");
+                tracing::error!(error = story(&error), "heartbeats are not followed any more");
             }
         }));
     }

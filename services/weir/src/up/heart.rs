@@ -11,6 +11,7 @@ use bytes::Bytes;
 use weir_domain::policy::Snapshot;
 use weir_reconciler::presence::BEAT_EVERY;
 use weir_reconciler::{Journal, JournalError};
+use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
 use weir_schemas::operations::Heartbeat;
 use weir_streams::Topic;
@@ -68,7 +69,7 @@ impl Heart {
 
     async fn beat(&self, leaves: bool) {
         if let Err(error) = self.told(leaves).await {
-            tracing::debug!(error = &error as &dyn std::error::Error, "heartbeat not written");
+            tracing::debug!(error = story(&error), "heartbeat not written");
         }
     }
 

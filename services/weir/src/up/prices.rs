@@ -15,6 +15,7 @@ use weir_control::{Control, ControlError, SnapshotFollower};
 use weir_domain::ids::PriceVersion;
 use weir_domain::price::{Price, PriceBook};
 use weir_reconciler::Prices;
+use weir_runtime::story::story;
 
 /// Books that reports speak of at the same time: of yesterday and today, and a few corrections of the catalog.
 const MOST_BOOKS: usize = 16;
@@ -55,7 +56,7 @@ impl PublishedPrices {
         let book = match self.published.published_book(version) {
             Ok(book) => Arc::new(book?),
             Err(error) => {
-                tracing::error!(price_version = %version, error = &error as &dyn std::error::Error, "price book not read");
+                tracing::error!(price_version = %version, error = story(&error), "price book not read");
                 return None;
             }
         };

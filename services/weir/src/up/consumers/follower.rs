@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use weir_ledger::contract::LedgerStore;
+use weir_runtime::story::story;
 use weir_runtime::tasks::{Task, Tasks};
 use weir_streams::consumer::{Consumer, ConsumerError, ConsumerOptions, Effect, Subscription};
 use weir_streams::{EventLog, OnPoison, Topic};
@@ -49,9 +50,9 @@ impl Follower {
             };
             let result = running.run(stopped).await;
             if let Err(error) = &result {
-                let (consumer, error) = (running.subscription(), error as &dyn std::error::Error);
+                let (consumer, error) = (running.subscription(), story(error));
                 tracing::error!(%consumer, error, "consumer ended: a person is needed");
-                ending.send_replace(Some(crate::cli::story(error)));
+                ending.send_replace(Some(error));
             }
             result
         });

@@ -19,11 +19,11 @@ use weir_quota::{QuotaStore, TenantReading};
 use weir_reconciler::import::{self, Format, ImportError, Importer};
 use weir_reconciler::{Journal, JournalError};
 use weir_runtime::entropy::{SharedEntropy, new_reservation_id};
+use weir_runtime::story::story;
 use weir_schemas::operations::OperatorAct;
 use weir_schemas::revocation::KeyRevoked;
 use weir_streams::Topic;
 
-use crate::cli::story as chain;
 use crate::events::EventSource;
 use crate::story::Story;
 use crate::up::consumers::Derived;
@@ -32,7 +32,7 @@ const QUOTA: &str = "the quota store";
 pub(super) const LOG: &str = "the event log";
 
 pub(crate) fn failed(what: &'static str, error: &dyn std::error::Error) -> PortError {
-    PortError { what, reason: chain(error) }
+    PortError { what, reason: story(error) }
 }
 
 /// What changes something.

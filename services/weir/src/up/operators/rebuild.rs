@@ -17,6 +17,7 @@ use weir_domain::quota::{Book, BookOptions};
 use weir_ledger::contract::LedgerStore;
 use weir_quota::{MemoryQuota, Trust};
 use weir_runtime::clock::SharedClock;
+use weir_runtime::story::story;
 use weir_streams::EventLog;
 
 use super::ports::{Acts, LOG, failed};
@@ -70,7 +71,7 @@ impl Counters for Embedded {
         self.quota.fence();
         self.trust.doubt();
         let folded = weir_ledger::start::start(&*self.log, &self.store, self.book).await.map_err(|error| {
-            tracing::error!(error = &error as &dyn std::error::Error, "counters not rebuilt: nothing is admitted");
+            tracing::error!(error = story(&error), "counters not rebuilt: nothing is admitted");
             failed("the fold of the log, and the quota store stays closed", &error)
         })?;
         let books = folded.books_at_end;
