@@ -24,6 +24,11 @@ use crate::topics::Topic;
 
 /// How often a place is looked for that is far beyond the end, or that has no leader.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// A reader that brings nothing for so long of what the brokers say is there brings nothing any more: they answer a fetch
+/// at once when there is something.
+const SILENT: Duration = Duration::from_secs(5);
+/// How often a follower that waits for something new asks the brokers whether there is anything.
+const ASK_EVERY: Duration = Duration::from_secs(10);
 
 /// An [`EventLog`] on a Kafka cluster.
 #[derive(Debug)]
@@ -123,10 +128,15 @@ impl KafkaLog {
             None => self.begin(at).await?,
         };
         let last = at.offset.saturating_add(records.max(1) as u64).min(durable) - 1;
-        match timeout(CALL_TIMEOUT, cursor.has(last)).await {
+        match timeout(SILENT, cursor.has(last)).await {
             Ok(Waited::Arrived | Waited::Full) => Ok(Some(cursor)),
             Ok(Waited::Stale) => Err(self.io(at, "the reader lost its place")),
-            Err(_) => Err(self.io(at, "the brokers give no records")),
+            // Fewer than there are, but not none.
+            Err(_) if !cursor.is_empty() => Ok(Some(cursor)),
+            Err(_) => {
+                self.readers.replace(&cursor);
+                Err(self.io(at, "the brokers give no records"))
+            }
         }
     }
 
@@ -134,7 +144,14 @@ impl KafkaLog {
         let (producer, names) = (Arc::clone(&self.producer), Arc::clone(&self.names));
         let asked = client::blocking(move || {
             let partition = i32::try_from(at.partition).unwrap_or(i32::MAX);
-            producer.client().fetch_watermarks(&names[at.topic.index()], partition, CALL_TIMEOUT)
+            let name = &names[at.topic.index()];
+            let found = producer.client().fetch_watermarks(name, partition, CALL_TIMEOUT);
+            if found.as_ref().is_err_and(is_moving) {
+                // The library takes "has no leader", once heard, for an answer of a quarter of an hour. A question of its
+                // own makes it forget that.
+                producer.client().fetch_metadata(Some(name), CALL_TIMEOUT)?;
+            }
+            found
         });
         asked.await
     }
@@ -142,10 +159,14 @@ impl KafkaLog {
     /// Waits until it is worth looking again.
     async fn come_closer(&self, at: Position) -> Result<bool, ReadError> {
         if let Some(cursor) = self.readers.before(at) {
-            return Ok(match cursor.has(at.offset).await {
+            return Ok(match timeout(ASK_EVERY, cursor.has(at.offset)).await {
                 // Full: whoever reads from there must take what is here before more can come.
-                Waited::Arrived | Waited::Full => true,
-                Waited::Stale => false,
+                Ok(Waited::Arrived | Waited::Full) => true,
+                Ok(Waited::Stale) => false,
+                Err(_) => {
+                    self.replace_if_silent(&cursor, at).await;
+                    false
+                }
             });
         }
         let offsets = self.offsets(at.topic, at.partition).await?;
@@ -158,6 +179,15 @@ impl KafkaLog {
             sleep(LOOK_EVERY).await;
         }
         Ok(false)
+    }
+
+    /// Replaces the reader of a cursor that brings nothing although there is something.
+    async fn replace_if_silent(&self, cursor: &InUse, at: Position) {
+        // Who waits goes on waiting while the brokers are away.
+        let is_there = self.offsets(at.topic, at.partition).await.is_ok_and(|offsets| offsets.durable > at.offset);
+        if is_there && timeout(SILENT, cursor.has(at.offset)).await.is_err() {
+            self.readers.replace(cursor);
+        }
     }
 }
 
@@ -232,3 +262,7 @@ impl EventLog for KafkaLog {
         self.close_within(self.patience).await;
     }
 }
+
+#[cfg(test)]
+#[path = "log_tests.rs"]
+mod tests;

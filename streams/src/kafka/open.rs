@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext as _};
 use rdkafka::producer::ThreadedProducer;
 use thiserror::Error;
 
@@ -69,13 +69,19 @@ pub(super) async fn open(options: &KafkaOptions, table: &Topics, timeout: Durati
     for state in of(&states, |state| state.found != Found::AsWanted) {
         tracing::warn!(topic = state.name, found = ?state.found, "topic differs from the table");
     }
-    let producer: Result<ThreadedProducer<Deliveries>, _> =
-        ThreadedProducer::from_config_and_context(&config, Deliveries::new());
-    let producer = producer.map_err(|error| KafkaError::Client(error.to_string()))?;
+    let producer = producer(&config, options.queue.as_usize())?;
     let names: Vec<String> = states.iter().map(|state| state.name.clone()).collect();
     let partitions: Vec<u32> = states.iter().map(|state| state.partitions).collect();
     debug_assert_eq!(partitions.len(), Topic::COUNT, "one state for each topic");
-    Ok(Opened { producer: Producer::new(producer, options.queue.as_usize()), names, partitions })
+    Ok(Opened { producer, names, partitions })
+}
+
+/// A producer that takes up to `queue` bytes that are not confirmed.
+pub(super) fn producer(config: &ClientConfig, queue: usize) -> Result<Producer, KafkaError> {
+    let producer: Result<ThreadedProducer<Deliveries>, _> =
+        ThreadedProducer::from_config_and_context(config, Deliveries::new());
+    let producer = producer.map_err(|error| KafkaError::Client(error.to_string()))?;
+    Ok(Producer::new(producer, queue))
 }
 
 fn of(states: &[TopicState], is: impl Fn(&TopicState) -> bool) -> impl Iterator<Item = &TopicState> {

@@ -5,6 +5,10 @@
 //! arrived meanwhile. Followers of one partition at different places have cursors of their own, and as a client of the
 //! library has one place for a partition, they lie in different [`Reader`]s.
 //!
+//! The library is known to stop bringing a partition for good, now and then, when brokers went and came back, while it
+//! answers everything else about it (librdkafka's issues 4492 and 5153). So a client that brings nothing of what the
+//! brokers say is there is replaced ([`Readers::replace`]), as by a restart of the process.
+//!
 //! A reader's thread moves records from the library to the cursors. It is a thread because the library's poll blocks,
 //! and because following must not stop while a runtime is busy.
 
@@ -173,9 +177,23 @@ impl Readers {
 
     /// Lets go of the library. Threads end by themselves within a poll.
     pub fn stop(&self) {
-        for reader in self.all.lock().drain(..) {
-            reader.stops.store(true, Ordering::Release);
-            reader.cursors.lock().values().for_each(|cursor| cursor.lose());
+        self.all.lock().drain(..).for_each(|reader| reader.stop());
+    }
+
+    /// Lets go of the client that a cursor is of, with all others of its cursors: whoever uses one begins with another.
+    pub fn replace(&self, cursor: &Cursor) {
+        let mut all = self.all.lock();
+        if let Some(found) = all.iter().position(|reader| reader.owns(cursor)) {
+            tracing::warn!(topic = %cursor.place.0, partition = cursor.place.1, "kafka reader brings nothing: replaced");
+            all.swap_remove(found).stop();
+        }
+    }
+
+    /// As the library is when it has stopped bringing a partition: it does not say so.
+    #[cfg(test)]
+    pub fn silence(&self, at: Position, name: &str) {
+        for reader in &*self.all.lock() {
+            reader.consumer.pause(&list(at.partition, name)).expect("a partition can be paused");
         }
     }
 
@@ -268,6 +286,11 @@ impl Reader {
             }
             Some(_) | None => tracing::debug!(%error, "kafka reader"),
         }
+    }
+
+    fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.cursors.lock().values().for_each(|cursor| cursor.lose());
     }
 
     fn owns(&self, cursor: &Cursor) -> bool {
