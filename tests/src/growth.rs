@@ -29,6 +29,8 @@ use crate::catalog::key_hash;
 const MONTH_MS: i64 = 30 * 24 * 60 * 60 * 1000;
 /// Requests appended before the builder reads: bounds what is in memory, and what one append waits for.
 const AT_A_TIME: u64 = 4_096;
+/// What the builder takes at once: all of that, for one commit.
+const DELIVERY: Limits = Limits { records: 6 * AT_A_TIME as usize, bytes: 64 * 1024 * 1024 };
 /// The retry horizon of one process: a checkpoint that was taken with another is not used.
 const OPTIONS: BookOptions = BookOptions { retry_horizon_ms: 10 * 60 * 1000 };
 
@@ -104,7 +106,7 @@ pub async fn grow(data: &Path, owners: &[(TenantId, KeyId)], lines: u64) -> Grow
 async fn build(log: &SegmentLog, builder: &LedgerBuilder, store: &Arc<dyn LedgerStore>, mut read: u64) -> u64 {
     loop {
         let at = Position { topic: Topic::Reservations, partition: 0, offset: read };
-        let records = log.read(at, Limits::default(), Visibility::Durable).await.expect("the log is read");
+        let records = log.read(at, DELIVERY, Visibility::Durable).await.expect("the log is read");
         let Some(last) = records.last() else { return read };
         read = last.offset + 1;
         let delivery = Delivery { subscription: &subscription(0), records: &records, position: Some(read) };
