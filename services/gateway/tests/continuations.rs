@@ -6,16 +6,23 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use support::logs::{Intercepted, kind};
 use support::{House, KEY, PATIENCE, Read, Setup, body};
 use tokio::time::{Duration, Instant, sleep};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::calendar::WindowKind;
 use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 use weir_domain::registry::{BreakTrigger, Deadlines, Deployment, OnBreak, ProviderDialect};
-use weir_domain::reservation::ReservationStatus;
+use weir_domain::reservation::{EventKind, ReservationStatus};
+use weir_domain::retry::RetryBudgetPolicy;
+use weir_streams::conformance::faults::FaultyDisk;
+use weir_streams::segment::{Disk, SegmentLog, SegmentOptions};
+use weir_streams::{Batch, EventLog, Topic};
 use weir_stub::journal::State;
 use weir_stub::script::{Fault, FaultKind, Script, ToolCall, UsageScript};
 
@@ -50,7 +57,7 @@ async fn house(tiers: Vec<Script>, on_break: OnBreak) -> House {
     House::build(Setup { tiers, on_break, ..Setup::default() }).await
 }
 
-fn messages(house: &House) -> Request<Full<bytes::Bytes>> {
+fn messages(house: &House) -> Request<Full<Bytes>> {
     let body = r#"{"model":"fast","max_tokens":100,"messages":[{"role":"user","content":"hi"}],"stream":true}"#;
     Request::post(format!("http://{}/v1/messages", house.gateway))
         .header("x-api-key", KEY)
@@ -316,4 +323,62 @@ async fn a_client_that_leaves_at_the_seam_ends_the_continuation() {
     assert_eq!(reservation.status(), ReservationStatus::PendingReconciliation);
     assert_eq!(reservation.attempts[1].outcome, Some(AttemptOutcome::MayHaveExecuted));
     assert!(house.stubs[2].journal().is_empty(), "no attempt starts for nobody");
+}
+
+#[tokio::test]
+async fn a_continuation_that_takes_until_the_streams_deadline_is_the_last() {
+    let slow = Script { before_headers_ms: 60_000, ..goes_on() };
+    let deadlines = Deadlines { stream_total_ms: 700, ..Deadlines::default() };
+    let setup = Setup { tiers: vec![breaks(), slow, goes_on()], deadlines, on_break: always(9), ..Setup::default() };
+    let house = House::build(setup).await;
+    let read = house.post(body(true)).await;
+    assert_broken(&read, "transport_error", 17);
+    let asked: Vec<usize> = house.stubs.iter().map(|stub| stub.journal().len()).collect();
+    assert_eq!(asked, [1, 1, 0]);
+    assert_eq!(house.reservation_of(&read).await.attempts.len(), 2, "no further one is even begun");
+}
+
+/// Going on is a retry: where those are used up, failures would amplify themselves.
+#[tokio::test]
+async fn a_gateway_without_retries_left_goes_on_with_nothing() {
+    let away = Script { status: 503, ..Script::default() };
+    for (failures, goes_on_with) in
+        [(RetryBudgetPolicy::default().at_least - 1, 1), (RetryBudgetPolicy::default().at_least, 0)]
+    {
+        let failures = usize::try_from(failures).unwrap();
+        let mut tiers = vec![away.clone(); failures];
+        tiers.extend([breaks(), goes_on()]);
+        let house = house(tiers, always(1)).await;
+        house.publish(|snapshot| {
+            snapshot.models.values_mut().for_each(|model| Arc::make_mut(model).max_attempts = 100);
+        });
+        let read = house.post(body(true)).await;
+        assert_eq!(house.stubs[failures].journal().len(), 1, "{}", read.text());
+        assert_eq!(house.stubs[failures + 1].journal().len(), goes_on_with, "{}", read.text());
+    }
+}
+
+/// The log writes, and cannot sync: what a power loss would forget is not shown.
+#[tokio::test]
+async fn i14_a_continuation_that_is_not_durable_is_not_shown() {
+    let mut house = house(vec![breaks(), goes_on()], always(1)).await;
+    let (folder, disk) = (tempfile::tempdir().unwrap(), Arc::new(FaultyDisk::default()));
+    let on_disk = SegmentOptions { disk: Arc::clone(&disk) as Arc<dyn Disk>, ..SegmentOptions::new(folder.path()) };
+    let log = Arc::new(SegmentLog::open(on_disk).unwrap());
+    let started = AtomicUsize::new(0);
+    let append = move |log: &SegmentLog, batch: Batch| {
+        let starts = |value: &Bytes| kind(value) == Some(EventKind::AttemptStarted);
+        if batch.topic == Topic::Reservations
+            && batch.values.iter().any(starts)
+            && started.fetch_add(1, Ordering::SeqCst) == 1
+        {
+            disk.fail_syncs();
+        }
+        log.append(batch)
+    };
+    house.gateway = house.replica_on("faulty", Arc::new(Intercepted { log, append }));
+    let read = house.post(body(true)).await;
+    assert_broken(&read, "transport_error", 17);
+    assert!(told(&read).marks.is_empty(), "{}", read.text());
+    assert_eq!(house.stubs[1].journal().len(), 1, "it was asked");
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::BodyExt;
-use support::logs::Intercepted;
+use support::logs::{Intercepted, kind};
 use support::{House, PATIENCE, Setup, body, tenant};
 use tokio::time::{Duration, Instant, sleep};
 use weir_domain::ids::ReservationId;
@@ -16,7 +16,6 @@ use weir_domain::money::Amounts;
 use weir_domain::registry::OnAbandon;
 use weir_domain::reservation::{EventKind, Reservation, ReservationStatus};
 use weir_quota::QuotaStore;
-use weir_schemas::reservation_event::ReservationEvent;
 use weir_streams::segment::SegmentLog;
 use weir_streams::{Batch, EventLog, Topic};
 use weir_stub::script::{Script, UsageScript};
@@ -36,10 +35,6 @@ async fn house(setup: Setup, from: EventKind) -> (House, Arc<AtomicBool>) {
     };
     house.gateway = house.replica_on("refused", Arc::new(Intercepted { log: Arc::clone(&house.log), append }));
     (house, refuses)
-}
-
-fn kind(value: &[u8]) -> Option<EventKind> {
-    ReservationEvent::decode(value).unwrap().into_parts().1.kind()
 }
 
 /// The reservation as the store has it, once the log has refused and everything that followed has ended.

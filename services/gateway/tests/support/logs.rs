@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use weir_domain::reservation::EventKind;
+use weir_schemas::reservation_event::ReservationEvent;
 use weir_streams::segment::SegmentLog;
 use weir_streams::{
     Append, Batch, EventLog, Health, Limits, Offsets, Position, ReadError, StoredRecord, Topic, Visibility,
@@ -19,6 +21,11 @@ impl<F> fmt::Debug for Intercepted<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Intercepted").field("log", &self.log).finish_non_exhaustive()
     }
+}
+
+/// What happened, by a record of the reservations.
+pub fn kind(value: &[u8]) -> Option<EventKind> {
+    ReservationEvent::decode(value).unwrap().into_parts().1.kind()
 }
 
 #[async_trait]
