@@ -55,6 +55,8 @@ pub struct TenantReading {
 /// - apply each command as one indivisible step, with the rules of `weir_domain::quota::Book`, by its own clock, which
 ///   it returns in the reply;
 /// - answer a repeated command with what exists, for at least the retry horizon;
+/// - answer the same command, run again after [`QuotaError::Unavailable`], with the reply that was lost, as long as it
+///   remembers what it was asked (what it has forgotten is a repeated command);
 /// - refuse everything with [`QuotaError::NotValidated`] while its state is missing or unproven.
 ///
 /// It MUST NOT admit on an error, clamp or refuse a charge, or release anything because time went by.

@@ -309,6 +309,11 @@ impl House {
 
     /// The same, with another way to the log.
     pub fn replica_on(&self, owner: &str, log: Arc<dyn EventLog>) -> SocketAddr {
+        self.replica_with(owner, log, Arc::clone(&self.quota) as Arc<dyn QuotaStore>)
+    }
+
+    /// The same, with other ways to both.
+    pub fn replica_with(&self, owner: &str, log: Arc<dyn EventLog>, quota: Arc<dyn QuotaStore>) -> SocketAddr {
         let gateway = Gateway::new(GatewayParts {
             options: self.options.clone(),
             owner: Arc::from(owner),
@@ -319,7 +324,7 @@ impl House {
             metrics: Metrics::new(),
             snapshot: Arc::clone(&self.snapshot),
             pepper: self.pepper.clone(),
-            quota: Arc::clone(&self.quota) as Arc<dyn QuotaStore>,
+            quota,
             trust: Arc::clone(&self.trust),
             log,
             upstream: self.upstream.clone(),
