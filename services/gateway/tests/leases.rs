@@ -6,15 +6,21 @@ mod support;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http_body_util::BodyExt;
 use support::{House, KEY, PATIENCE, Setup, body, tenant};
 use tokio::time::{Duration, Instant, sleep};
+use weir_domain::fold::Fold;
+use weir_domain::ledger::SourcePosition;
 use weir_domain::policy::Key;
-use weir_domain::reservation::{Command, Decision, PendCause, Reservation, ReservationStatus};
+use weir_domain::quota::BookOptions;
+use weir_domain::reservation::{Command, Decision, Event, PendCause, Reservation, ReservationStatus};
 use weir_gateway::GatewayOptions;
 use weir_quota::QuotaStore;
 use weir_runtime::clock::ManualClock;
 use weir_runtime::units::HumanDuration;
+use weir_schemas::reservation_event::{Header, ReservationEvent};
+use weir_streams::{Batch, EventLog, Topic};
 use weir_stub::script::{Script, UsageScript};
 
 /// 2026-03-01T12:00:00Z: far from midnight in every zone that matters here.
@@ -111,9 +117,26 @@ async fn a_stream_of_many_leases_stays_reserved_and_is_charged_exactly() {
     assert_eq!((ended.status(), ended.charged().tokens), (ReservationStatus::Settled, 25));
 }
 
+/// As the sweep does: the log first.
 async fn pend(house: &House, reservation: &Reservation) {
+    let (id, created) = (reservation.created.id, &reservation.created);
     let command = Command::Pend { cause: PendCause::Expired };
-    let reply = house.quota.execute(&tenant(), reservation.created.id, &command).await.unwrap();
+    let header = Header {
+        reservation: id,
+        recorded_at_us: NOON_MS * 1000,
+        region: "eu".into(),
+        tenant: created.tenant.clone(),
+        key: created.key.clone(),
+        snapshot_version: 1,
+        trace_id: None,
+    };
+    let event = Event::ReservationPending { cause: PendCause::Expired, ordinal: reservation.resumes };
+    let mut frame = Vec::new();
+    ReservationEvent::new(header, event).unwrap().encode(&mut frame).unwrap();
+    let key = Bytes::copy_from_slice(id.as_bytes());
+    let appended = house.log.append(Batch::new(Topic::Reservations, key, NOON_MS, vec![Bytes::from(frame)]));
+    appended.durable().await.unwrap();
+    let reply = house.quota.execute(&tenant(), id, &command).await.unwrap();
     assert!(matches!(reply.decision, Decision::Change(_)), "{:?}", reply.decision);
 }
 
@@ -164,4 +187,25 @@ async fn a_lease_that_ended_is_taken_back_by_its_owner_on_the_log() {
     let kinds = house.kinds().await;
     let at = |kind: &str| kinds.iter().position(|found| *found == kind);
     assert!(at("ReservationResumed").is_some() && at("ReservationResumed") < at("ReservationSettled"), "{kinds:?}");
+}
+
+/// What pends it now is not the pending that was taken back: whoever reads the log takes it for news.
+#[tokio::test]
+async fn a_stream_that_is_left_after_its_lease_was_taken_back_is_pending_on_the_log() {
+    let clock = Arc::new(ManualClock::at_ms(NOON_MS));
+    let house = house(&clock, Script { gap_ms: 2_000, ..slow_stream() }, 50).await;
+    let open = house.open(house.request(body(true))).await;
+    let running = until(&house, |reservation| !reservation.attempts.is_empty()).await;
+    clock.advance_ms(60_001);
+    pend(&house, &running).await;
+    until(&house, |reservation| reservation.resumes == 1).await;
+    drop(open);
+    let left = until(&house, |reservation| reservation.closed).await;
+    assert_eq!(left.status(), ReservationStatus::PendingReconciliation);
+    let mut fold = Fold::new(BookOptions::default());
+    for (offset, (id, event)) in (0..).zip(house.events().await) {
+        fold.absorb(SourcePosition { partition: 0, offset }, id, &event, NOON_MS).unwrap();
+    }
+    let folded = fold.reservation(left.created.id).unwrap();
+    assert_eq!((folded.status(), folded.closed, folded.held()), (left.status(), true, left.held()));
 }
