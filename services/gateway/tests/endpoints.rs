@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use support::canned::{Canned, Reply};
+use support::canned::{Canned, Ending, Reply};
 use support::{House, KEY, MODEL, Read, Setup};
 use weir_domain::policy::TenantSecret;
 use weir_domain::registry::{Capabilities, Capability, ProviderDialect};
@@ -178,16 +178,16 @@ async fn embeddings_are_charged_for_their_input_and_their_models_answer_nothing_
     assert_eq!((nameless.status.as_u16(), &nameless.json()["error"]["param"]), (400, &json!("input")));
 }
 
+/// Of tokens, by an API that counts.
+fn counter(provider: &Canned) -> Setup {
+    let (providers, speak) = (vec![provider.url()], vec![ProviderDialect::Anthropic]);
+    Setup { tiers: Vec::new(), providers, speak, ..Setup::default() }
+}
+
 #[tokio::test]
 async fn a_count_of_tokens_passes_holds_no_tokens_and_bills_nothing() {
     let provider = Canned::start(Reply::json(r#"{"input_tokens":  17, "x":1.0}"#)).await;
-    let setup = Setup {
-        tiers: Vec::new(),
-        providers: vec![provider.url()],
-        speak: vec![ProviderDialect::Anthropic],
-        ..Setup::default()
-    };
-    let house = House::build(setup).await;
+    let house = House::build(counter(&provider)).await;
     let headers = [("x-api-key", KEY), ("anthropic-version", "2023-06-01"), ("anthropic-beta", "token-counting-1")];
     let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}).to_string();
     let read = house.send(house.request_at("/v1/messages/count_tokens?beta=true", &headers, body.clone())).await;
@@ -207,4 +207,34 @@ async fn a_count_of_tokens_passes_holds_no_tokens_and_bills_nothing() {
     let refused = chat.send(chat.request_at("/v1/messages/count_tokens", &headers, body)).await;
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["type"]), (400, &json!("invalid_request_error")));
     assert!(chat.stubs[0].journal().is_empty());
+}
+
+/// No model runs, so a count whose answer was lost costs nothing and leaves nothing to report.
+#[tokio::test]
+async fn a_count_of_tokens_that_breaks_is_released() {
+    for reply in [Reply::json(r#"{"input_tokens":"#).ending(Ending::Reset), Reply::json("no JSON at all")] {
+        let provider = Canned::start(reply).await;
+        let house = House::build(counter(&provider)).await;
+        let body = json!({"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+        let headers = [("x-api-key", KEY), ("anthropic-version", "2023-06-01")];
+        let read = house.send(house.request_at("/v1/messages/count_tokens", &headers, body)).await;
+        assert_eq!(read.status, 502, "{}", read.text());
+        let reservation = house.reservation_of(&read).await;
+        assert_eq!((reservation.status(), reservation.held().is_zero()), (ReservationStatus::Released, true));
+    }
+}
+
+/// What comes is neither a stream nor an answer: the client gets an error, and somebody must tell what it cost.
+#[tokio::test]
+async fn an_object_that_answers_nothing_is_an_error_and_pending() {
+    let whole = r#"{"id":"c1","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+    for (stream, reply) in [(true, whole), (false, r#"{"ok":true}"#)] {
+        let provider = Canned::start(Reply::json(reply)).await;
+        let setup = Setup { tiers: Vec::new(), providers: vec![provider.url()], ..Setup::default() };
+        let house = House::build(setup).await;
+        let read = house.post(support::body(stream)).await;
+        let code = &read.json()["error"]["code"];
+        assert_eq!((read.status.as_u16(), code), (502, &json!("provider_protocol_error")), "{}", read.text());
+        assert_eq!(house.reservation_of(&read).await.status(), ReservationStatus::PendingReconciliation);
+    }
 }
