@@ -48,7 +48,7 @@ pub(crate) fn call(
     if let Some(credential) = credential {
         headers.insert(HeaderName::from_static(name), credential);
     }
-    Ok(Call { endpoint, headers, body: upstream.parts })
+    Ok(Call { endpoint, headers, is_stream: prepared.request.facts().stream, body: upstream.parts })
 }
 
 /// Below the provider's base URL.

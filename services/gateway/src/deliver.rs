@@ -141,7 +141,7 @@ impl Execution<'_> {
         if going.is_none() {
             self.prepared.forget_bytes();
         }
-        let (body, reins, end) = RelayBody::new(*opened, going);
+        let (body, reins, end) = RelayBody::new(*opened, going, self.prepared.arrival.connection.clone());
         self.client.stream(for_client, body);
         let deployment = Arc::clone(deployment);
         self.see_through(Committed { number: marked.number, deployment, permit, started, reins, end, deadline }).await
@@ -176,16 +176,20 @@ impl Execution<'_> {
 
     fn tend(&self, reins: &Reins, deadlines: &Deadlines, ping_every: Duration, deadline: Instant) {
         let progress = reins.progress();
+        let waits_for_client = progress.stalled_for.is_some();
         if progress.stalled_for.is_some_and(|stalled| stalled >= millis(deadlines.write_stall_ms)) {
             // hyper polls no body on a blocked socket: only the connection itself can be ended.
             if let Some(connection) = &self.prepared.arrival.connection {
                 connection.reset();
             }
-        } else if progress.is_finished && progress.since_read >= millis(deadlines.usage_after_finish_ms) {
-            reins.cut(Cut::EnoughWaited);
         } else if Instant::now() >= deadline {
             reins.cut(Cut::DeadlineExceeded);
-        } else if progress.since_read >= millis(deadlines.idle_ms) && progress.stalled_for.is_none() {
+        } else if waits_for_client {
+            // The provider is not asked meanwhile, so what it owes is not late.
+            reins.nudge();
+        } else if progress.is_finished && progress.since_read >= millis(deadlines.usage_after_finish_ms) {
+            reins.cut(Cut::EnoughWaited);
+        } else if progress.since_read >= millis(deadlines.idle_ms) {
             reins.cut(Cut::ReadTimeout);
         } else if !ping_every.is_zero() && progress.since_read >= ping_every {
             reins.ping();
@@ -282,15 +286,17 @@ pub(crate) fn elapsed_ms(started: Instant) -> i64 {
 fn next_alarm(reins: &Reins, deadlines: &Deadlines, ping_every: Duration, deadline: Instant) -> Duration {
     let progress = reins.progress();
     let left = |bound: Duration, used: Duration| bound.saturating_sub(used);
-    let mut alarm = left(millis(deadlines.idle_ms), progress.since_read).min(deadline - Instant::now());
-    if progress.is_finished {
-        alarm = alarm.min(left(millis(deadlines.usage_after_finish_ms), progress.since_read));
-    } else {
-        // The finish may come at any time: look often enough to wait no longer than promised after it.
-        alarm = alarm.min(millis(deadlines.usage_after_finish_ms));
-    }
-    if let Some(stalled) = progress.stalled_for {
-        alarm = alarm.min(left(millis(deadlines.write_stall_ms), stalled));
+    // The finish may come at any time: look often enough to wait no longer than promised after it.
+    let mut alarm = (deadline - Instant::now()).min(millis(deadlines.usage_after_finish_ms));
+    match progress.stalled_for {
+        // The client may take it at any time, and the provider be silent from then on.
+        Some(stalled) => {
+            alarm = alarm.min(left(millis(deadlines.write_stall_ms), stalled)).min(millis(deadlines.idle_ms));
+        }
+        None if progress.is_finished => {
+            alarm = alarm.min(left(millis(deadlines.usage_after_finish_ms), progress.since_read));
+        }
+        None => alarm = alarm.min(left(millis(deadlines.idle_ms), progress.since_read)),
     }
     if !ping_every.is_zero() {
         alarm = alarm.min(ping_every);

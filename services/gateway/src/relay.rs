@@ -1,9 +1,10 @@
 //! A committed stream on its way to the client.
 //!
-//! [`RelayBody`] is polled by hyper, so the provider is read only as fast as the client's socket takes bytes: that is
-//! the back-pressure, and there is no queue. However it ends (whole, broken, cut, or dropped because the client left),
-//! exactly one [`RelayEnd`] reaches the task that owns the money. Timers live in that task; it cuts a stream by
-//! [`Reins`]. What is already there is written together; nothing is delayed.
+//! [`RelayBody`] is polled by hyper, and gives another piece only when the client's socket has taken the one before: that
+//! is the back-pressure, and there is no queue. While a client is behind, pieces are small and the buffers between them
+//! are given back, so that thousands who hardly read cost little more than as many silent ones. However it ends (whole,
+//! broken, cut, or dropped because the client left), exactly one [`RelayEnd`] reaches the task that owns the money. Timers
+//! live in that task; it cuts a stream by [`Reins`]. What is already there is written together; nothing is delayed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -17,6 +18,7 @@ use tokio::time::Instant;
 
 use weir_providers::AnswerBody;
 use weir_runtime::failpoint;
+use weir_runtime::listener::Connection;
 use weir_wire::envelope::keep_alive;
 use weir_wire::usage::Extracted;
 use weir_wire::{Dialect, StreamFacts, Translator};
@@ -51,12 +53,14 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 pub(crate) struct Reins {
     started: Instant,
+    /// What the client's socket takes; absent where a tape is read and not a socket written.
+    outlet: Option<Connection>,
     waker: AtomicWaker,
     cut: AtomicU8,
     ping: AtomicBool,
-    /// Ms since `started`, of the last byte from the provider.
+    /// Ms since `started`, of the last byte from the provider, or of when it was asked again after a pause.
     last_read_ms: AtomicU64,
-    /// Ms since `started`, of the last time hyper took bytes or asked for some.
+    /// Ms since `started`, of the last time that somebody took bytes or asked for some.
     last_polled_ms: AtomicU64,
     /// Whether the body waits for the provider; otherwise it waits for the client.
     awaits_provider: AtomicBool,
@@ -74,9 +78,10 @@ pub(crate) struct Progress {
 }
 
 impl Reins {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(outlet: Option<Connection>) -> Arc<Self> {
         Arc::new(Self {
             started: Instant::now(),
+            outlet,
             waker: AtomicWaker::new(),
             cut: AtomicU8::new(0),
             ping: AtomicBool::new(false),
@@ -95,15 +100,24 @@ impl Reins {
         let now_ms = self.now_ms();
         let since = |at: &AtomicU64| Duration::from_millis(now_ms.saturating_sub(at.load(Ordering::Acquire)));
         let waits_for_client = !self.awaits_provider.load(Ordering::Acquire);
+        // What stands in the socket counts, whoever is waited for.
+        let stands_for = self.outlet.as_ref().and_then(Connection::stands_for);
+        let stalled_for = stands_for.or_else(|| waits_for_client.then(|| since(&self.last_polled_ms)));
         Progress {
             since_read: since(&self.last_read_ms),
-            stalled_for: waits_for_client.then(|| since(&self.last_polled_ms)),
+            stalled_for,
             is_finished: self.is_finished.load(Ordering::Acquire),
         }
     }
 
     pub(crate) fn cut(&self, cut: Cut) {
         self.cut.store(cut as u8, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Lets a body look again that waits for its client: where all clients together hold too much, nobody else tells it
+    /// when they do no more.
+    pub(crate) fn nudge(&self) {
         self.waker.wake();
     }
 
@@ -123,9 +137,11 @@ impl Reins {
     }
 }
 
-/// How many bytes are gathered into one write when they are already there. A burst of chunks is less; what a client that
-/// hardly reads leaves unwritten is kept whole.
-const GATHER_BYTES: usize = 16 * 1024;
+/// How many bytes are gathered into one write when they are already there: a burst of chunks. The last read comes on top.
+const GATHER_BYTES: usize = 8 * 1024;
+
+/// The same for a client that is behind: what it leaves unwritten is kept. Less than one read.
+const GATHER_BEHIND_BYTES: usize = 2 * 1024;
 
 /// The provider's stream and what turns it into the client's, in one.
 pub struct RelayBody {
@@ -135,6 +151,8 @@ pub struct RelayBody {
     out: BytesMut,
     reins: Arc<Reins>,
     is_over: bool,
+    /// Whether the client takes less than it is given, so that nothing was read since.
+    is_held_up: bool,
     dialect: Dialect,
     request_id: Arc<str>,
     /// Where policy says to go on with a broken stream.
@@ -166,13 +184,14 @@ pub(crate) struct Opened {
 }
 
 impl RelayBody {
-    /// Takes over an opened stream. The receiver gets its end, on whatever path.
+    /// Takes over an opened stream, on its way to `outlet`. The receiver gets its end, on whatever path.
     pub(crate) fn new(
         opened: Opened,
         mut going: Option<Box<Going>>,
+        outlet: Option<Connection>,
     ) -> (Self, Arc<Reins>, oneshot::Receiver<RelayEnd>) {
         let (end, receiver) = oneshot::channel();
-        let reins = Reins::new();
+        let reins = Reins::new(outlet);
         reins.is_finished.store(opened.stream.is_complete(), Ordering::Release);
         if let Some(going) = &mut going {
             going.delivered(&opened.held);
@@ -183,6 +202,7 @@ impl RelayBody {
             out: opened.held,
             reins: Arc::clone(&reins),
             is_over: false,
+            is_held_up: false,
             dialect: opened.dialect,
             request_id: opened.request_id,
             going,
@@ -196,6 +216,18 @@ impl RelayBody {
     pub(crate) fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let now_ms = self.reins.now_ms();
         self.reins.last_polled_ms.store(now_ms, Ordering::Release);
+        if self.is_over && self.out.is_empty() && !self.waits_for_rest() {
+            // The end of the body goes out together with its last piece.
+            return Poll::Ready(None);
+        }
+        if self.reins.outlet.as_ref().is_some_and(|outlet| !outlet.has_room()) {
+            self.hold_up(cx);
+            return Poll::Pending;
+        }
+        if std::mem::take(&mut self.is_held_up) {
+            // The time in which nobody asked is none of the provider's.
+            self.reins.last_read_ms.store(now_ms, Ordering::Release);
+        }
         loop {
             self.await_rest(cx, now_ms);
             if self.is_over {
@@ -211,6 +243,9 @@ impl RelayBody {
             // A test kills the process here after some pieces went out.
             let _nothing_to_fail = failpoint::hit("relay.piece");
             self.reins.awaits_provider.store(false, Ordering::Release);
+            if let Some(outlet) = &self.reins.outlet {
+                outlet.give(self.out.len());
+            }
             return Poll::Ready(Some(self.out.split().freeze()));
         }
         if self.is_over && !self.waits_for_rest() {
@@ -220,18 +255,46 @@ impl RelayBody {
         Poll::Pending
     }
 
+    /// Waits for the client, with as little memory as can be. What the owner's timers say is heeded all the same.
+    fn hold_up(&mut self, cx: &Context<'_>) {
+        self.reins.awaits_provider.store(false, Ordering::Release);
+        if !self.is_over {
+            self.heed(cx);
+        }
+        if self.is_behind() && !std::mem::replace(&mut self.is_held_up, true) {
+            if self.out.is_empty() {
+                self.out = BytesMut::new();
+            }
+            if let Some(upstream) = &mut self.upstream {
+                upstream.let_go();
+            }
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        self.reins.outlet.as_ref().is_some_and(Connection::is_behind)
+    }
+
+    /// Ends the stream where its owner's timers say so.
+    fn heed(&mut self, cx: &Context<'_>) {
+        self.reins.waker.register(cx.waker());
+        match self.reins.taken_cut() {
+            None => {}
+            Some(Cut::ReadTimeout) => self.finish(RelayOutcome::Broke(BreakReason::ReadTimeout)),
+            Some(Cut::DeadlineExceeded) => self.finish(RelayOutcome::Broke(BreakReason::DeadlineExceeded)),
+            Some(Cut::EnoughWaited) => self.finish(RelayOutcome::Complete),
+        }
+    }
+
     /// Reads what is there, up to the bound, into `out`.
     fn fill(&mut self, cx: &mut Context<'_>, now_ms: u64) {
-        self.reins.waker.register(cx.waker());
-        if let Some(cut) = self.reins.taken_cut() {
-            return match cut {
-                Cut::ReadTimeout => self.finish(RelayOutcome::Broke(BreakReason::ReadTimeout)),
-                Cut::DeadlineExceeded => self.finish(RelayOutcome::Broke(BreakReason::DeadlineExceeded)),
-                Cut::EnoughWaited => self.finish(RelayOutcome::Complete),
-            };
+        self.heed(cx);
+        if self.is_over {
+            return;
         }
         self.take_events();
-        while !self.is_over && self.out.len() < GATHER_BYTES {
+        let most = if self.is_behind() { GATHER_BEHIND_BYTES } else { GATHER_BYTES };
+        while !self.is_over && self.out.len() < most {
             let (Some(upstream), Some(reading)) = (self.upstream.as_mut(), self.reading.as_mut()) else { return };
             match upstream.poll_next(cx) {
                 Poll::Pending => {

@@ -16,6 +16,8 @@ use weir_domain::registry::{Deadlines, LogicalModel};
 use weir_domain::reservation::ReservationStatus;
 use weir_providers::UpstreamOptions;
 use weir_quota::QuotaStore;
+use weir_runtime::listener::ListenerOptions;
+use weir_runtime::units::ByteSize;
 use weir_stub::journal::State;
 use weir_stub::script::{ReportUsage, Script, UsageScript};
 
@@ -35,8 +37,7 @@ fn torrent() -> Script {
 }
 
 async fn reader(house: &House) -> Raw {
-    let mut raw = Raw::connect(house.gateway).await;
-    socket2::SockRef::from(&*raw.stream()).set_recv_buffer_size(4_096).unwrap();
+    let mut raw = Raw::connect_receiving(house.gateway, 4_096).await;
     let request = body(true);
     let length = format!("content-length: {}", request.len());
     raw.send(head(CHAT, &["content-type: application/json", &length]) + &request).await.unwrap();
@@ -168,6 +169,73 @@ async fn drip(mut readers: Vec<Raw>, reading: Arc<AtomicBool>) -> Vec<Raw> {
         sleep(Duration::from_millis(500)).await;
     }
     readers
+}
+
+/// Twelve kilobytes a second, where the bound of a stall is three seconds. Between two moments at which a blocked socket
+/// takes anything from here lie several kilobytes; were the stall counted from when the body is asked for more, and not
+/// from those moments, this client would be cut although it reads all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s06_a_client_that_takes_little_is_not_ended_while_it_takes_some() {
+    use tokio::io::AsyncReadExt;
+    const TICK: Duration = Duration::from_millis(50);
+    const SIP_BYTES: usize = 600;
+    const TICKS: u32 = 160;
+    let _turn = TURN.lock().await;
+    let deadlines = Deadlines { write_stall_ms: 3_000, ..Deadlines::default() };
+    let house = House::build(Setup { tiers: vec![torrent()], deadlines, ..Setup::default() }).await;
+    let mut raw = reader(&house).await;
+    let started = Instant::now();
+    let mut sip = [0; SIP_BYTES];
+    for tick in 1..=TICKS {
+        let read = tokio::time::timeout(PATIENCE, raw.stream().read_exact(&mut sip)).await;
+        read.expect("bytes are there").unwrap_or_else(|error| panic!("cut at sip {tick}: {error}"));
+        tokio::time::sleep_until(started + TICK * tick).await;
+    }
+    let read = house.quota.read(&tenant()).await.unwrap();
+    assert_eq!((read.reserved, read.pending), (1, 0));
+    // Now it takes nothing.
+    let deadline = Instant::now() + 3 * PATIENCE;
+    while house.quota.read(&tenant()).await.unwrap().pending == 0 {
+        assert!(Instant::now() < deadline, "a client that stopped is not ended");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(ended_by_reset(&mut raw).await);
+    house.assert_at_rest().await;
+}
+
+/// The bound over all streams is met by a few of them: whoever is behind waits, others are served, and when those who
+/// read nothing are gone the waiting ones go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s06_beyond_the_bound_over_all_streams_those_who_are_behind_wait() {
+    use tokio::io::AsyncReadExt;
+    const DEAD: usize = 16;
+    let _turn = TURN.lock().await;
+    let listener = ListenerOptions { max_unwritten: ByteSize::kib(32), ..ListenerOptions::default() };
+    let house = House::build(Setup { tiers: vec![torrent()], listener, ..Setup::default() }).await;
+    let mut dead = Vec::new();
+    for _ in 0..DEAD {
+        dead.push(reader(&house).await);
+    }
+    until_reserved(&house, DEAD).await;
+    let mut behind = reader(&house).await;
+    until_reserved(&house, DEAD + 1).await;
+    // It gets what was on its way, and then nothing while the dead hold everything.
+    let mut got = 0;
+    let mut bytes = vec![0; 64 * 1024];
+    while let Ok(read) = tokio::time::timeout(Duration::from_secs(3), behind.stream().read(&mut bytes)).await {
+        got += read.unwrap();
+        assert!(got < 1_000_000, "nothing holds it back");
+    }
+    let quick = Script { text: Some("quick".to_owned()), ..Script::default() };
+    house.stubs[0].queue("vendor/model-0", vec![quick]).unwrap();
+    assert_eq!(house.post(body(true)).await.content(), "quick");
+    drop(dead);
+    while got < 1_000_000 {
+        let read = tokio::time::timeout(PATIENCE, behind.stream().read(&mut bytes)).await;
+        got += read.expect("it goes on").unwrap();
+    }
+    drop(behind);
+    house.assert_at_rest().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

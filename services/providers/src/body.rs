@@ -121,6 +121,13 @@ impl AnswerBody {
         }
     }
 
+    /// Gives back what reading needs, until it is read on: for a reader that is slower than the provider.
+    pub fn let_go(&mut self) {
+        if let Some(connection) = self.connection.as_mut() {
+            connection.let_go();
+        }
+    }
+
     /// As [`poll_next`](Self::poll_next).
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| self.poll_next(cx)).await

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::{Buf, Bytes, BytesMut};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
+use socket2::SockRef;
 use thiserror::Error;
 use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
@@ -31,6 +32,8 @@ pub(crate) struct Connection {
     unsent: Unsent,
     /// How much the next read may bring.
     read_bytes: usize,
+    /// What the kernel was last told to receive into.
+    receive_buffer_bytes: Option<usize>,
 }
 
 /// Why an exchange gave no answer.
@@ -59,12 +62,27 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>) -> Self {
+    /// Over a fresh `stream`, for which the kernel was told to receive into `receive_buffer_bytes`.
+    pub(crate) fn new(stream: MaybeHttpsStream<TokioIo<TcpStream>>, receive_buffer_bytes: Option<usize>) -> Self {
         Self {
             stream: TokioIo::new(stream),
             received: BytesMut::new(),
             unsent: Unsent::default(),
             read_bytes: SMALLEST_READ_BYTES,
+            receive_buffer_bytes,
+        }
+    }
+
+    /// Tells the kernel how much it may receive ahead of the reader of the next answer.
+    pub(crate) fn receive_into(&mut self, buffer_bytes: Option<usize>) {
+        let Some(bytes) = buffer_bytes.filter(|_| buffer_bytes != self.receive_buffer_bytes) else { return };
+        let tcp = match self.stream.inner() {
+            MaybeHttpsStream::Http(tcp) => tcp.inner(),
+            MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
+        };
+        // A kernel that refuses it keeps a buffer that works as well.
+        if SockRef::from(tcp).set_recv_buffer_size(bytes).is_ok() {
+            self.receive_buffer_bytes = buffer_bytes;
         }
     }
 
@@ -173,9 +191,14 @@ impl Connection {
     /// Gives back a read buffer that has grown: an idle connection keeps the smallest one, for its next answer.
     pub(crate) fn rest(&mut self) {
         if self.read_bytes > SMALLEST_READ_BYTES {
-            self.received = BytesMut::new();
-            self.read_bytes = SMALLEST_READ_BYTES;
+            self.let_go();
         }
+    }
+
+    /// Gives back the read buffer, but for what of it was not read yet; the next read is small again.
+    pub(crate) fn let_go(&mut self) {
+        self.received = BytesMut::from(&self.received[..]);
+        self.read_bytes = SMALLEST_READ_BYTES;
     }
 }
 

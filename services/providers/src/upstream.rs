@@ -31,8 +31,11 @@ pub struct UpstreamOptions {
     /// close and our next request is rare (O48).
     pub idle_timeout: Duration,
     pub max_idle_per_host: usize,
-    /// The kernel's receive buffer of a provider connection; bounds what one slow client makes the kernel hold.
+    /// The kernel's receive buffer of a provider connection: what it may send ahead of its reader in one round trip.
     pub receive_buffer_bytes: Option<usize>,
+    /// The same while the answer is a stream, which is read as fast as its client reads: bounds what one slow client makes
+    /// the kernel hold, which is twice this. 64 KiB a round trip are thousands of tokens.
+    pub stream_receive_buffer_bytes: Option<usize>,
 }
 
 impl Default for UpstreamOptions {
@@ -42,6 +45,7 @@ impl Default for UpstreamOptions {
             idle_timeout: Duration::from_secs(4),
             max_idle_per_host: 1024,
             receive_buffer_bytes: Some(256 * 1024),
+            stream_receive_buffer_bytes: Some(64 * 1024),
         }
     }
 }
@@ -51,6 +55,8 @@ impl Default for UpstreamOptions {
 pub struct Call {
     pub endpoint: Arc<Endpoint>,
     pub headers: HeaderMap,
+    /// Whether the answer is asked for as a stream.
+    pub is_stream: bool,
     /// In pieces, so that a body that shares the client's memory is not copied.
     pub body: Vec<Bytes>,
 }
@@ -87,6 +93,8 @@ struct Shared {
     connector: HttpsConnector<HttpConnector>,
     endpoints: Endpoints,
     bounds: Bounds,
+    receive_buffer_bytes: Option<usize>,
+    stream_receive_buffer_bytes: Option<usize>,
 }
 
 /// What is kept idle: how many connections of an origin, and how long.
@@ -116,7 +124,10 @@ impl Upstream {
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
         let bounds = Bounds { max_idle: options.max_idle_per_host, idle_timeout: options.idle_timeout };
-        Self { shared: Arc::new(Shared { connector, endpoints: Endpoints::default(), bounds }) }
+        let UpstreamOptions { receive_buffer_bytes, stream_receive_buffer_bytes, .. } = options;
+        let endpoints = Endpoints::default();
+        let shared = Shared { connector, endpoints, bounds, receive_buffer_bytes, stream_receive_buffer_bytes };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Where `path` below `base_url` is, parsed once.
@@ -135,13 +146,16 @@ impl Upstream {
     /// # Errors
     /// [`CallError`], which says whether the provider may have run it.
     pub async fn call(&self, call: Call) -> Result<Answer, CallError> {
-        let Call { endpoint, headers, body } = call;
+        let Call { endpoint, headers, is_stream, body } = call;
         let origin = &endpoint.origin;
+        let Shared { receive_buffer_bytes, stream_receive_buffer_bytes, .. } = &*self.shared;
+        let receive_buffer = if is_stream { *stream_receive_buffer_bytes } else { *receive_buffer_bytes };
         let body_bytes = body.iter().map(Bytes::len).sum();
         let mut pieces = Vec::with_capacity(body.len() + 1);
         pieces.push(request_head(&origin.host, &endpoint.path, &headers, body_bytes));
         pieces.extend(body.into_iter().filter(|piece| !piece.is_empty()));
         while let Some(mut connection) = origin.take(self.shared.bounds.idle_timeout) {
+            connection.receive_into(receive_buffer);
             match connection.exchange(pieces).await {
                 Ok(answered) => return self.answer(origin, connection, answered),
                 Err(ExchangeError::NothingSent(_)) => pieces = connection.take_unsent(),
@@ -149,6 +163,7 @@ impl Upstream {
             }
         }
         let mut connection = Box::pin(self.connect(origin)).await?;
+        connection.receive_into(receive_buffer);
         let answered = connection.exchange(pieces).await?;
         self.answer(origin, connection, answered)
     }
@@ -162,7 +177,7 @@ impl Upstream {
         let mut connector = self.shared.connector.clone();
         let stream =
             connector.call(origin.uri.clone()).await.map_err(|error| CallError::NotSent(story(error.as_ref())))?;
-        Ok(Box::new(Connection::new(stream)))
+        Ok(Box::new(Connection::new(stream, self.shared.receive_buffer_bytes)))
     }
 
     /// Closes connections that nobody used for longer than the idle timeout. Calls do so too, for the origins that they

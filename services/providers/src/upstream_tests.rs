@@ -53,7 +53,7 @@ impl House {
     async fn call(&self, body: &'static [u8]) -> Result<Answer, CallError> {
         let endpoint = self.upstream.endpoint(&self.url, "/chat").unwrap();
         let headers = HeaderMap::from_iter([(http::header::ACCEPT, HeaderValue::from_static("x/y"))]);
-        self.upstream.call(Call { endpoint, headers, body: pieces(body) }).await
+        self.upstream.call(Call { endpoint, headers, is_stream: false, body: pieces(body) }).await
     }
 
     /// The whole body, or how it broke.

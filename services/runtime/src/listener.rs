@@ -32,8 +32,10 @@ use crate::units::{ByteSize, HumanDuration};
 
 mod connection;
 mod deadline;
+mod outlet;
 
 pub use connection::Connection;
+use outlet::{NotedSocket, Unwritten};
 
 /// Bounds of one listener. The defaults suit a public endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -52,6 +54,9 @@ pub struct ListenerOptions {
     pub max_headers: usize,
     /// The kernel's send buffer of a connection (it takes twice this); the kernel's own choice where absent.
     pub send_buffer: Option<ByteSize>,
+    /// What all connections together may hold of streams that their clients have not taken. Beyond it, streams whose
+    /// clients are behind are not read on.
+    pub max_unwritten: ByteSize,
     /// How long requests in flight may go on after the stop began.
     pub drain: HumanDuration,
 }
@@ -65,6 +70,7 @@ impl Default for ListenerOptions {
             max_header: ByteSize::kib(64),
             max_headers: 128,
             send_buffer: Some(ByteSize::kib(64)),
+            max_unwritten: ByteSize::mib(256),
             drain: HumanDuration::from_secs(30),
         }
     }
@@ -140,6 +146,7 @@ where
 {
     let server = Server {
         tls: tls.map(TlsAcceptor::from),
+        unwritten: Unwritten::new(options.max_unwritten.as_usize()),
         options: Arc::new(options),
         service,
         tasks: tasks.clone(),
@@ -154,6 +161,7 @@ struct Server<S> {
     options: Arc<ListenerOptions>,
     service: S,
     tasks: Tasks,
+    unwritten: Arc<Unwritten>,
     open: Arc<AtomicUsize>,
     refusing: Arc<AtomicUsize>,
 }
@@ -210,8 +218,10 @@ where
             tracing::debug!(error = %error, "connection lost before it began");
             return;
         }
+        let connection = Connection::new(peer, Arc::clone(&self.unwritten));
+        let stream = NotedSocket { tcp: stream, connection: connection.clone() };
         let serving = Serving {
-            peer,
+            connection,
             options: self.options.clone(),
             service: self.service.clone(),
             stopping: self.tasks.stopping(),
@@ -227,7 +237,7 @@ where
 
 /// What one connection is served with.
 struct Serving<S, F> {
-    peer: SocketAddr,
+    connection: Connection,
     options: Arc<ListenerOptions>,
     service: S,
     stopping: F,
@@ -243,13 +253,13 @@ where
     B::Error: Into<BoxError>,
 {
     /// Not `async`: that would hold everything twice, here and in the future that it awaits.
-    fn run(self, stream: TcpStream) -> impl Future<Output = ()> {
-        let Self { peer, options, service, stopping, place } = self;
-        connection::run(stream, peer, options, service, stopping, place)
+    fn run(self, stream: NotedSocket) -> impl Future<Output = ()> {
+        let Self { connection, options, service, stopping, place } = self;
+        connection::run(stream, connection, options, service, stopping, place)
     }
 
-    async fn secure(self, tls: TlsAcceptor, stream: TcpStream) {
-        let Self { peer, options, service, stopping, place } = self;
+    async fn secure(self, tls: TlsAcceptor, stream: NotedSocket) {
+        let Self { connection, options, service, stopping, place } = self;
         // Boxed, because handshake and service are never there together.
         let mut stopping = Box::pin(stopping);
         let handshake = Box::pin(shake_hands(tls, stream, options.header_deadline.duration()));
@@ -258,14 +268,20 @@ where
             stream = handshake => stream,
         };
         if let Some(stream) = stream {
-            Box::pin(connection::run(stream, peer, options, service, stopping, place)).await;
+            Box::pin(connection::run(stream, connection, options, service, stopping, place)).await;
         }
     }
 }
 
-async fn shake_hands(tls: TlsAcceptor, stream: TcpStream, within: Duration) -> Option<TlsStream<TcpStream>> {
+/// What of an answer is kept encrypted before the socket takes it; the library's own bound is 64 KiB.
+const TLS_BUFFER_BYTES: usize = 16 * 1024;
+
+async fn shake_hands(tls: TlsAcceptor, stream: NotedSocket, within: Duration) -> Option<TlsStream<NotedSocket>> {
     match tokio::time::timeout(within, tls.accept(stream)).await {
-        Ok(Ok(stream)) => return Some(stream),
+        Ok(Ok(mut stream)) => {
+            stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+            return Some(stream);
+        }
         Ok(Err(error)) => tracing::debug!(error = %error, "tls handshake failed"),
         Err(_) => tracing::debug!("tls handshake took too long"),
     }
@@ -274,8 +290,11 @@ async fn shake_hands(tls: TlsAcceptor, stream: TcpStream, within: Duration) -> O
 
 fn prepare(stream: &TcpStream, options: &ListenerOptions) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_notsent_lowat(outlet::UNSENT_BYTES)?;
     match options.send_buffer {
-        Some(size) => SockRef::from(stream).set_send_buffer_size(size.as_usize()),
+        Some(size) => socket.set_send_buffer_size(size.as_usize()),
         None => Ok(()),
     }
 }

@@ -1,16 +1,28 @@
 //! Handshakes against a certificate authority made for the test.
 
+use std::convert::Infallible;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::ServerName;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{TlsError, client_config, server_config};
+use crate::listener::{Connection, ListenerOptions, bind, serve};
+use crate::tasks::Tasks;
 
 struct Authority {
     folder: TempDir,
@@ -108,4 +120,40 @@ fn a_server_needs_its_own_key() {
     assert!(matches!(server_config(&leaf, &other_key), Err(TlsError::BadPair { .. })));
     assert!(matches!(server_config(&key, &key), Err(TlsError::NoCertificate { .. })));
     assert!(matches!(server_config(&leaf, &leaf), Err(TlsError::NotPem { .. })));
+}
+
+/// Pieces of a body that wait for room pass through the encryption, whose buffer is small: all of them arrive.
+#[tokio::test]
+async fn a_listener_serves_a_long_answer_over_tls_one_piece_at_a_time() {
+    const PIECES: usize = 64;
+    const PIECE: &[u8] = &[b'x'; 8 * 1024];
+    let authority = Authority::named("authority");
+    let listener = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = service_fn(|request: Request<Incoming>| async move {
+        let connection = request.extensions().get::<Connection>().unwrap().clone();
+        let mut left = PIECES;
+        let next = move |_: &mut Context<'_>| {
+            if left == 0 {
+                return Poll::Ready(None);
+            }
+            if !connection.has_room() {
+                return Poll::Pending;
+            }
+            left -= 1;
+            connection.give(PIECE.len());
+            Poll::Ready(Some(Ok::<_, Infallible>(Frame::data(Bytes::from_static(PIECE)))))
+        };
+        Ok::<_, Infallible>(Response::new(StreamBody::new(stream::poll_fn(next))))
+    });
+    let (tasks, options) = (Tasks::new(), ListenerOptions::default());
+    drop(serve(listener, Some(authority.server("provider.test", 2099)), options, service, &tasks));
+    let stream = TcpStream::connect(address).await.unwrap();
+    let client = TlsConnector::from(client_config(Some(&authority.ca_file)).unwrap());
+    let mut stream = client.connect(ServerName::try_from("provider.test").unwrap(), stream).await.unwrap();
+    stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut answer)).await;
+    read.expect("the answer ends").unwrap();
+    assert_eq!(answer.iter().filter(|byte| **byte == b'x').count(), PIECES * PIECE.len());
 }

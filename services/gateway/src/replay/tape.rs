@@ -339,8 +339,10 @@ impl Tape {
 }
 
 impl Reading {
+    /// Bytes wait for its client: since it last asked for some, or its socket last took some.
     fn stalls_at(&self, bound: Duration) -> Option<Instant> {
-        (!self.waits).then(|| self.polled_at + bound)
+        let moved_at = self.connection.as_ref().map_or(self.polled_at, Connection::moved_at);
+        (!self.waits).then(|| self.polled_at.max(moved_at) + bound)
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
 use super::{KEY, PATIENCE};
@@ -49,6 +49,13 @@ impl RawAnswer {
 impl Raw {
     pub async fn connect(to: SocketAddr) -> Self {
         Self { stream: TcpStream::connect(to).await.unwrap(), rest: Vec::new() }
+    }
+
+    /// A client whose kernel receives `bytes` ahead of it at most: told before it connects, or its first window is larger.
+    pub async fn connect_receiving(to: SocketAddr, bytes: u32) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(bytes).unwrap();
+        Self { stream: socket.connect(to).await.unwrap(), rest: Vec::new() }
     }
 
     /// Writes everything; an error says that the gateway hung up meanwhile.

@@ -1,10 +1,11 @@
 //! One connection, from its first byte to its end.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -20,20 +21,27 @@ use tokio::sync::Notify;
 use tokio_rustls::server::TlsStream;
 
 use super::deadline::{Due, NotingTimer, Progress, Watched};
+use super::outlet::{NotedSocket, Outlet, Unwritten};
 use super::{BoxError, ListenerOptions, Place};
 
-/// The connection that a request came over: an extension of each request.
+/// The connection that a request came over: an extension of each request. A body that flows for long asks it for room
+/// before each piece, and tells it what it gives.
 #[derive(Clone)]
 pub struct Connection {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     peer: SocketAddr,
     reset: Notify,
+    pub(super) outlet: Outlet,
 }
 
 impl Connection {
+    pub(super) fn new(peer: SocketAddr, all: Arc<Unwritten>) -> Self {
+        Self { shared: Arc::new(Shared { peer, reset: Notify::new(), outlet: Outlet::new(all) }) }
+    }
+
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.shared.peer
@@ -58,7 +66,7 @@ const SMALLEST_BUFFER_BYTES: usize = 8192;
 /// Serves until the connection ends, its peer is too slow, or the drain is over; `_place` is given back then.
 pub(super) async fn run<I, S, B>(
     io: I,
-    peer: SocketAddr,
+    connection: Connection,
     options: Arc<ListenerOptions>,
     service: S,
     stopping: impl Future<Output = ()> + Send,
@@ -70,14 +78,13 @@ pub(super) async fn run<I, S, B>(
     B: Body + 'static,
     B::Error: Into<BoxError>,
 {
-    let connection = Connection { shared: Arc::new(Shared { peer, reset: Notify::new() }) };
     let progress = Arc::new(Progress::new());
     let extension = connection.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(extension.clone());
         service.call(request)
     });
-    let watched = TokioIo::new(Watched { io, progress: progress.clone() });
+    let watched = TokioIo::new(Watched { io, progress: progress.clone(), connection: connection.clone() });
     let mut http = builder(&options, &progress).serve_connection(watched, service);
 
     // What happens once in a connection's life. `select!` would ask each of these for every byte that moves; a set asks
@@ -96,7 +103,7 @@ pub(super) async fn run<I, S, B>(
     loop {
         tokio::select! {
             biased;
-            ended = &mut http => {
+            ended = poll_fn(|cx| poll_served(Pin::new(&mut http), cx, &connection.shared.outlet)) => {
                 let answered = ended.as_ref().map_or_else(hyper::Error::is_parse, |()| true);
                 if let Err(error) = ended {
                     tracing::debug!(error = %error, "connection ended early");
@@ -127,6 +134,17 @@ pub(super) async fn run<I, S, B>(
                 }
                 Rare::TooSlow => return,
             },
+        }
+    }
+}
+
+/// Polls the server until it waits for something outside: a body that waited for its own bytes to be written is asked
+/// again.
+fn poll_served<F: Future>(mut http: Pin<&mut F>, cx: &mut Context<'_>, outlet: &Outlet) -> Poll<F::Output> {
+    loop {
+        let polled = http.as_mut().poll(cx);
+        if polled.is_ready() || !outlet.has_news() {
+            return polled;
         }
     }
 }
@@ -195,14 +213,14 @@ pub(super) trait OverTcp {
     fn tcp(&self) -> &TcpStream;
 }
 
-impl OverTcp for TcpStream {
+impl OverTcp for NotedSocket {
     fn tcp(&self) -> &TcpStream {
-        self
+        &self.tcp
     }
 }
 
-impl OverTcp for TlsStream<TcpStream> {
+impl OverTcp for TlsStream<NotedSocket> {
     fn tcp(&self) -> &TcpStream {
-        self.get_ref().0
+        &self.get_ref().0.tcp
     }
 }

@@ -16,6 +16,8 @@ use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::{Connection, outlet};
+
 /// Not waiting for a head, or no byte of it seen.
 const NEVER: u64 = u64::MAX;
 
@@ -130,11 +132,12 @@ impl Drop for Note {
     }
 }
 
-/// A stream that notes the first byte of each head.
+/// A stream that notes the first byte of each head, and when everything is written.
 #[derive(Debug)]
 pub(super) struct Watched<I> {
     pub(super) io: I,
     pub(super) progress: Arc<Progress>,
+    pub(super) connection: Connection,
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for Watched<I> {
@@ -165,8 +168,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Watched<I> {
         self.io.is_write_vectored()
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        outlet::poll_flush(&mut this.io, cx, &this.connection)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -95,7 +95,8 @@ impl Gateway {
             Err(error) => return End::NoAnswer(error.to_string()),
         };
         let body = Bytes::from(ask.body(api, model).to_string());
-        let call = Call { endpoint, headers: self.headers(api, ask.key, idempotency), body: vec![body] };
+        let headers = self.headers(api, ask.key, idempotency);
+        let call = Call { endpoint, headers, is_stream: true, body: vec![body] };
         let mut answer = match self.upstream.call(call).await {
             Ok(answer) => answer,
             Err(error @ (CallError::NotSent(_) | CallError::MayHaveBeenSent(_) | CallError::Unreadable(_))) => {
