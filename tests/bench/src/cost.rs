@@ -1,4 +1,4 @@
-//! What a process has used, as the kernel counts it.
+//! What a process, and the whole machine, has used, as the kernel counts it.
 //!
 //! `/proc/PID/stat` counts in hundredths of a second, too coarse for a short round, so the figure is the sum of the
 //! threads' run times, in nanoseconds. A thread that ended meanwhile would be missing there; then the coarse one counts.
@@ -8,6 +8,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::error::BenchError;
+use crate::load::as_f64;
 
 /// CPU time since the process began.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +65,33 @@ fn ticks(stat: &str) -> u64 {
     after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
+/// Ticks of all cores since the machine began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    idle: u64,
+    all: u64,
+}
+
+impl Machine {
+    pub(crate) fn now() -> Result<Self, BenchError> {
+        Ok(Self::of(&fs::read_to_string("/proc/stat").map_err(BenchError::io("the machine's times"))?))
+    }
+
+    /// The first line of `/proc/stat`: `cpu`, then user, nice, system, idle, waiting for a disk, interrupts, stolen; what
+    /// guests took is in the first two again.
+    fn of(stat: &str) -> Self {
+        let first = stat.lines().next().unwrap_or_default();
+        let ticks: Vec<u64> = first.split_whitespace().skip(1).take(8).filter_map(|each| each.parse().ok()).collect();
+        Self { idle: ticks.iter().skip(3).take(2).sum(), all: ticks.iter().sum() }
+    }
+
+    /// Per cent of all cores that did something since `before`.
+    pub(crate) fn busy_since(self, before: Self) -> f64 {
+        let (all, idle) = (self.all.saturating_sub(before.all), self.idle.saturating_sub(before.idle));
+        100.0 * as_f64(all.saturating_sub(idle)) / as_f64(all.max(1))
+    }
+}
+
 /// Resident memory, KiB.
 pub(crate) fn rss_kib(pid: u32) -> Result<u64, BenchError> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(BenchError::io("resident memory"))?;
@@ -98,6 +126,13 @@ mod tests {
     fn times_are_read_behind_a_name_with_spaces_and_brackets() {
         let stat = "42 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 4";
         assert_eq!(ticks(stat), 300);
+    }
+
+    #[test]
+    fn a_machine_is_busy_but_for_idling_and_waiting() {
+        let before = Machine::of("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1 1 1 1\n");
+        let now = Machine::of("cpu  160 0 70 810 60 0 0 0 9 0\n");
+        assert!((now.busy_since(before) - 80.0).abs() < 1e-9, "{now:?}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod provider;
 mod report;
 mod run;
 mod slow;
+mod stack;
 mod subject;
 mod table;
 mod targets;
@@ -42,6 +43,8 @@ struct Cli {
 enum Command {
     /// Measure, print a table, and write the report.
     Run(run::RunArgs),
+    /// The same with every role apart on real servers; adds its rows to the report.
+    Stack(stack::StackArgs),
     /// The proxy that Weir is compared with.
     Bare {
         #[arg(long)]
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
     }
     let done = match Cli::parse().command {
         Command::Run(args) => run::run(&args),
+        Command::Stack(args) => stack::run(&args),
         Command::Bare { listen, upstream } => one_thread(bare::serve(listen, upstream)),
         Command::Provider { listen } => one_thread(provider::serve(listen)),
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::case::{Api, Case, Shape};
 use crate::error::BenchError;
@@ -49,8 +50,7 @@ impl Rounds {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Row {
     pub subject: Subject,
-    /// Where its stores are: in the process, or on a stack of servers.
-    pub mode: &'static str,
+    pub mode: Mode,
     pub shape: Shape,
     pub ingress: Api,
     /// Of the provider that Weir calls; the bare proxy forwards what its client speaks.
@@ -85,10 +85,21 @@ pub(crate) struct Metric {
     pub unit: &'static str,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Report {
+    pub mode: Mode,
     pub rows: Vec<Row>,
     pub metrics: Vec<Metric>,
+}
+
+/// Where Weir's stores are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// In the process.
+    Embedded,
+    /// On Kafka, a CQL server and Redis.
+    Stack,
 }
 
 #[derive(Serialize)]
@@ -99,9 +110,13 @@ enum Entry<'a> {
 }
 
 impl Report {
+    pub(crate) const fn new(mode: Mode) -> Self {
+        Self { mode, rows: Vec::new(), metrics: Vec::new() }
+    }
+
     pub(crate) fn add(&mut self, rounds: &Rounds) {
         for (subject, measured) in &rounds.measured {
-            let row = row(rounds.case, *subject, measured);
+            let row = row(self.mode, rounds.case, *subject, measured);
             if !rounds.direct.is_empty() {
                 let direct = |of: fn(&Seen) -> f64| median(rounds.direct.iter().map(of));
                 let (p50, p99) = match subject {
@@ -126,21 +141,30 @@ impl Report {
         of(Subject::Weir).zip(of(Subject::Bare))
     }
 
+    /// Replaces what an earlier run of this mode has left in the file, and keeps what is of the other.
     pub(crate) fn write(&self, path: &Path) -> Result<(), BenchError> {
-        let entries = self.rows.iter().map(Entry::Row).chain(self.metrics.iter().map(Entry::Metric));
-        let text = serde_json::to_string_pretty(&entries.collect::<Vec<_>>());
-        let text = text.map_err(|error| BenchError::unexpected("the report", error))?;
+        let unexpected = |error: serde_json::Error| BenchError::unexpected("the report", error);
+        let before = std::fs::read_to_string(path).unwrap_or_default();
+        let mut entries: Vec<Value> = serde_json::from_str(&before).unwrap_or_default();
+        let mode = serde_json::to_value(self.mode).map_err(unexpected)?;
+        entries.retain(|entry| entry.get("mode").is_some_and(|of| *of != mode));
+        for entry in self.rows.iter().map(Entry::Row).chain(self.metrics.iter().map(Entry::Metric)) {
+            let mut entry = serde_json::to_value(entry).map_err(unexpected)?;
+            entry["mode"] = mode.clone();
+            entries.push(entry);
+        }
+        let text = serde_json::to_string_pretty(&entries).map_err(unexpected)?;
         std::fs::write(path, text + "\n").map_err(BenchError::io("the report"))
     }
 }
 
-fn row(case: Case, subject: Subject, measured: &[Measured]) -> Row {
+fn row(mode: Mode, case: Case, subject: Subject, measured: &[Measured]) -> Row {
     let over = |of: &dyn Fn(&Measured) -> f64| median(measured.iter().map(of));
     let cpu_us = |ns: u64| as_f64(ns) / 1e3;
     let per_chunk = |each: &Measured| cpu_us(each.cpu_ns) / stream::chunks(each.seen.requests);
     Row {
         subject,
-        mode: "embedded",
+        mode,
         shape: case.shape,
         ingress: case.ingress,
         egress: case.egress,
@@ -190,6 +214,22 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_replaces_only_what_is_of_its_own_mode() {
+        let folder = std::env::temp_dir().join(format!("weir-bench-report-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let file = folder.join("report.json");
+        for (mode, value) in [(Mode::Embedded, 1.0), (Mode::Stack, 2.0), (Mode::Embedded, 3.0)] {
+            let metrics = vec![Metric { metric: "m", value, unit: "s" }];
+            Report { mode, rows: Vec::new(), metrics }.write(&file).unwrap();
+        }
+        let written: Vec<Value> = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        let entry =
+            |mode: &str, value: f64| serde_json::json!({"metric": "m", "value": value, "unit": "s", "mode": mode});
+        assert_eq!(written, [entry("stack", 2.0), entry("embedded", 3.0)]);
+    }
 
     #[test]
     fn a_median_is_the_middle() {

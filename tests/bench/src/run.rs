@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use crate::case::{Case, Shape};
 use crate::error::BenchError;
 use crate::load::{Seen, as_f64, stream, wrk};
-use crate::report::{Measured, Metric, Report, Rounds, Subject};
+use crate::report::{Measured, Metric, Mode, Report, Rounds, Subject};
 use crate::slow::Slow;
 use crate::subject::{self, Process, Target};
 use crate::{cost, fold, idle, table};
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), BenchError> {
     std::fs::create_dir_all(&args.folder).map_err(BenchError::io("the report's folder"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(BenchError::io("a runtime"))?;
-    let mut bench = Bench { args, runtime, report: Report::default() };
+    let mut bench = Bench { args, runtime, report: Report::new(Mode::Embedded) };
 
     if args.slow {
         bench.slow_readers()?;
@@ -141,45 +141,13 @@ impl Bench<'_> {
         let upstream = provider.target.address;
         let bare = subject::bare(upstream, work)?;
         let weir = subject::weir(&self.args.weir, upstream, work)?;
+        let field = Field { runtime: &self.runtime, weir: &weir, bare: &bare, provider: &provider, work };
         for case in &plan.cases {
-            println!("== {case}");
-            let mut rounds = Rounds::new(*case);
-            self.load(case, &weir.target, WARM_UP, work)?;
-            self.load(case, &bare.target, WARM_UP, work)?;
-            for round in 0..plan.rounds {
-                let mut order = [(Subject::Weir, &weir), (Subject::Bare, &bare)];
-                // Whatever else the machine does favours neither the first nor the second.
-                if round % 2 == 1 {
-                    order.reverse();
-                }
-                for (subject, process) in order {
-                    rounds.push(subject, self.measured(case, process, plan.round, work)?);
-                }
-                if case.shows_added_latency() {
-                    rounds.direct.push(self.load(case, &provider.target, plan.round, work)?);
-                }
-            }
-            self.report.add(&rounds);
+            self.report.add(&field.measure(case, plan.rounds, plan.round)?);
         }
         weir.stop()?;
         bare.stop()?;
         provider.stop()
-    }
-
-    fn measured(&self, case: &Case, process: &Process, time: Duration, work: &Path) -> Result<Measured, BenchError> {
-        let before = cost::at_rest(process.pid())?;
-        let seen = self.load(case, &process.target, time, work)?;
-        let after = cost::at_rest(process.pid())?;
-        let threads = after.by_thread(&before);
-        let threads = threads.into_iter().map(|(name, ns)| (name.to_owned(), ns)).collect();
-        Ok(Measured { seen, cpu_ns: after.since(&before), rss_kib: cost::rss_kib(process.pid())?, threads })
-    }
-
-    fn load(&self, case: &Case, target: &Target, time: Duration, work: &Path) -> Result<Seen, BenchError> {
-        match case.shape {
-            Shape::Plain => wrk::run(target, case, time, work),
-            Shape::Stream => self.runtime.block_on(stream::run(target, case, time)),
-        }
     }
 
     /// What the run's own log costs: to fold, and to start from.
@@ -194,6 +162,56 @@ impl Bench<'_> {
         let weir = subject::weir(&self.args.weir, nowhere, work)?;
         self.metric("start_on_this_log", started.elapsed().as_secs_f64(), "s");
         weir.stop()
+    }
+}
+
+/// Everything that a case needs while it is measured.
+#[derive(Debug)]
+pub(crate) struct Field<'a> {
+    pub runtime: &'a Runtime,
+    pub weir: &'a Process,
+    pub bare: &'a Process,
+    pub provider: &'a Process,
+    pub work: &'a Path,
+}
+
+impl Field<'_> {
+    /// Alternating rounds of both subjects, and of the provider itself where latencies are compared.
+    pub(crate) fn measure(&self, case: &Case, rounds: usize, round: Duration) -> Result<Rounds, BenchError> {
+        println!("== {case}");
+        let mut measured = Rounds::new(*case);
+        self.load(case, &self.weir.target, WARM_UP)?;
+        self.load(case, &self.bare.target, WARM_UP)?;
+        for nth in 0..rounds {
+            let mut order = [(Subject::Weir, self.weir), (Subject::Bare, self.bare)];
+            // Whatever else the machine does favours neither the first nor the second.
+            if nth % 2 == 1 {
+                order.reverse();
+            }
+            for (subject, process) in order {
+                measured.push(subject, self.measured(case, process, round)?);
+            }
+            if case.shows_added_latency() {
+                measured.direct.push(self.load(case, &self.provider.target, round)?);
+            }
+        }
+        Ok(measured)
+    }
+
+    fn measured(&self, case: &Case, process: &Process, time: Duration) -> Result<Measured, BenchError> {
+        let before = cost::at_rest(process.pid())?;
+        let seen = self.load(case, &process.target, time)?;
+        let after = cost::at_rest(process.pid())?;
+        let threads = after.by_thread(&before);
+        let threads = threads.into_iter().map(|(name, ns)| (name.to_owned(), ns)).collect();
+        Ok(Measured { seen, cpu_ns: after.since(&before), rss_kib: cost::rss_kib(process.pid())?, threads })
+    }
+
+    pub(crate) fn load(&self, case: &Case, target: &Target, time: Duration) -> Result<Seen, BenchError> {
+        match case.shape {
+            Shape::Plain => wrk::run(target, case, time, self.work),
+            Shape::Stream => self.runtime.block_on(stream::run(target, case, time)),
+        }
     }
 }
 

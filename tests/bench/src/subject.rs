@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(10);
 
 impl Process {
-    fn start(name: &'static str, mut command: Command, folder: &Path) -> Result<Self, BenchError> {
+    pub(crate) fn start(name: &'static str, mut command: Command, folder: &Path) -> Result<Self, BenchError> {
         let log = folder.join(format!("{name}.log"));
         let file = File::create(&log).map_err(BenchError::io(format!("{}", log.display())))?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
@@ -49,7 +49,7 @@ impl Process {
     }
 
     /// Until `ready` has something, the process ended, or patience did.
-    fn wait_for<T>(&mut self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, BenchError> {
+    pub(crate) fn wait_for<T>(&mut self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, BenchError> {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(found) = ready() {
@@ -71,7 +71,7 @@ impl Process {
         }
     }
 
-    fn listening(&mut self, address: SocketAddr) -> Result<(), BenchError> {
+    pub(crate) fn listening(&mut self, address: SocketAddr) -> Result<(), BenchError> {
         self.target.address = address;
         self.wait_for("listening", || TcpStream::connect(address).ok().map(drop))
     }
@@ -111,7 +111,7 @@ impl Drop for Process {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<SocketAddr, BenchError> {
+pub(crate) fn free_port() -> Result<SocketAddr, BenchError> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(BenchError::io("a free port"))?;
     listener.local_addr().map_err(BenchError::io("a free port"))
 }
@@ -176,18 +176,23 @@ fn new_key(process: &mut Process, data: &Path, folder: &Path) -> Result<String, 
     let told = |name: &str| data.join(name).exists().then_some(());
     process.wait_for("the admin API", || told("admin.url").and(told("secrets/admin.token")))?;
     let (admin, token) = process.admin(data)?;
-    let created: Value = ureq::post(format!("{admin}/admin/v1/keys"))
+    let key = create_key(&admin, &token)?;
+    fs::write(folder.join("key"), &key).map_err(BenchError::io("the key"))?;
+    Ok(key)
+}
+
+pub(crate) fn create_key(admin_url: &str, token: &str) -> Result<String, BenchError> {
+    let created: Value = ureq::post(format!("{admin_url}/admin/v1/keys"))
         .header("authorization", format!("Bearer {token}"))
         .send_json(json!({ "tenant": "bench", "name": "load" }))
         .and_then(|mut answer| answer.body_mut().read_json())
         .map_err(|error| BenchError::unexpected("making a key", error))?;
     let key = created["key"].as_str().ok_or_else(|| BenchError::unexpected("making a key", &created))?;
-    fs::write(folder.join("key"), key).map_err(BenchError::io("the key"))?;
     Ok(key.to_owned())
 }
 
 /// Every model of the run at one provider, priced, for a tenant with a limit of each kind, far away.
-fn catalog(upstream: SocketAddr, credential: &str) -> String {
+pub(crate) fn catalog(upstream: SocketAddr, credential: &str) -> String {
     // Cases that differ in size or load share a model.
     let mut models: BTreeSet<(String, &str)> =
         Case::all().iter().map(|case| (case.model(), case.egress.provider())).collect();

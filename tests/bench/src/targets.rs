@@ -1,7 +1,7 @@
 //! The targets of the design, section 11, beside what was found.
 
 use crate::case::{Case, Shape};
-use crate::report::{Report, Row};
+use crate::report::{Mode, Report, Row};
 
 /// One target and its figure; absent where the run did not measure it.
 #[derive(Debug)]
@@ -31,6 +31,29 @@ impl Target {
 const IDLE_STREAM_KIB: f64 = 24.0;
 
 pub(crate) fn of(report: &Report) -> Vec<Target> {
+    match report.mode {
+        Mode::Embedded => embedded(report),
+        Mode::Stack => stack(report),
+    }
+}
+
+/// On Kafka, a CQL server and Redis.
+fn stack(report: &Report) -> Vec<Target> {
+    use Wanted::{AtLeast, AtMost};
+    let cpu = report.pair(Case::is_saturating_usual);
+    let cpu = cpu.map(|(weir, bare)| weir.cpu_us_per_request / bare.cpu_us_per_request);
+    let rates = report.metric("ledger_builder_rate").zip(report.metric("cql_conditional_inserts"));
+    let of_inserts = rates.map(|(builder, inserts)| 100.0 * builder / inserts);
+    let target = |what, found, wanted, unit| Target { what, found, wanted, unit };
+    vec![
+        target("CPU per plain request, 6 KB, 64 connections", cpu, AtMost(4.0), "× bare"),
+        target("added latency p50, 20 ms provider", report.metric("added_p50_weir"), AtMost(0.8), "ms"),
+        target("added latency p99, 20 ms provider", report.metric("added_p99_weir"), AtMost(5.0), "ms"),
+        target("ledger builder, of bare conditional inserts", of_inserts, AtLeast(60.0), "%"),
+    ]
+}
+
+fn embedded(report: &Report) -> Vec<Target> {
     use Wanted::{AtLeast, AtMost};
     let ratio =
         |wanted: fn(&Case) -> bool, of: fn(&Row) -> f64| report.pair(wanted).map(|(weir, bare)| of(weir) / of(bare));
