@@ -3,15 +3,17 @@
 //! Each is asked at a person's pace, never on the request path. A port that cannot answer says whether to try again:
 //! everything behind these is idempotent.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use weir_domain::calendar::Window;
 use weir_domain::ids::{KeyId, ReservationId, TenantId};
 use weir_domain::money::Amounts;
-use weir_domain::quota::CounterReading;
+use weir_domain::quota::{CounterReading, Scope};
 
 /// Why a port did not answer. The act may have happened: the same again is harmless.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -54,6 +56,8 @@ pub struct TenantCounters {
     /// How many reservations are open, and how many wait for somebody who knows.
     pub reserved: u64,
     pub pending: u64,
+    /// Of each counter on which pending reservations hold: when the oldest of them was admitted, ms since the Unix epoch.
+    pub pending_since_ms: HashMap<(Scope, Window), i64>,
 }
 
 /// The quota store's counters.

@@ -34,6 +34,7 @@ pub mod rehearsal;
 
 pub mod metrics;
 pub mod options;
+mod pending_share;
 
 #[cfg(test)]
 mod scenarios;
@@ -44,6 +45,7 @@ pub use index::{AttemptIndex, IndexError, RecentCorrelations};
 pub use journal::{Journal, JournalError};
 pub use metrics::ReconcilerMetrics;
 pub use options::ReconcilerOptions;
+pub use pending_share::TenantLimits;
 pub use presence::Presence;
 pub use projection::Projection;
 pub use reports::{Prices, ReportPorts, Reports};

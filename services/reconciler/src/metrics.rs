@@ -1,20 +1,52 @@
-//! What the reconciler counts. Alerts watch `pending_age_ms_max`, `escalations` and `reports_parked` (I11).
+//! What the reconciler counts. Alerts watch `pending_age_ms_max`,
+//! `pending_share_permille_max`, `escalations` and `reports_parked` (I11).
 
+use std::sync::Arc;
+
+use weir_domain::ids::TenantId;
 use weir_domain::reconcile::Plan;
-use weir_runtime::metrics::{Counter, EncodeLabelSet, Family, Gauge, Metrics};
+use weir_runtime::metrics::{BoundedLabels, Counter, EncodeLabelSet, Family, Gauge, Metrics};
 
 /// One set of counters; clones share them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ReconcilerMetrics {
     pub pending: Gauge,
     pub pending_age_ms_max: Gauge,
     pub pending_held_nanousd: Gauge,
+    pub pending_share_permille_max: Family<ByTenant, Gauge>,
+    tenants: Arc<BoundedLabels>,
     pub actions: Family<ByAction, Counter>,
     pub troubles: Counter,
     pub escalations: Counter,
     pub corrections: Counter,
     pub reports: Family<ByResult, Counter>,
     pub reports_parked: Gauge,
+}
+
+/// How many tenants get a label of their own.
+const MOST_TENANTS: usize = 512;
+
+impl Default for ReconcilerMetrics {
+    fn default() -> Self {
+        Self {
+            pending: Gauge::default(),
+            pending_age_ms_max: Gauge::default(),
+            pending_held_nanousd: Gauge::default(),
+            pending_share_permille_max: Family::default(),
+            tenants: Arc::new(BoundedLabels::new(MOST_TENANTS)),
+            actions: Family::default(),
+            troubles: Counter::default(),
+            escalations: Counter::default(),
+            corrections: Counter::default(),
+            reports: Family::default(),
+            reports_parked: Gauge::default(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ByTenant {
+    pub tenant: Arc<str>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -93,6 +125,11 @@ impl ReconcilerMetrics {
                 "What pending reservations hold at their worst case, in nano-USD",
                 own.pending_held_nanousd.clone(),
             );
+            registry.register(
+                "pending_share_permille_max",
+                "Largest share of one of a tenant's limits that its pending reservations hold, in thousandths",
+                own.pending_share_permille_max.clone(),
+            );
             registry.register("sweep_actions", "Steps of the sweep, by kind", own.actions.clone());
             registry.register("sweep_troubles", "Rounds ended early by a store or the log", own.troubles.clone());
             registry.register("escalations", "Reservations handed to a person", own.escalations.clone());
@@ -101,6 +138,17 @@ impl ReconcilerMetrics {
             registry.register("reports_parked", "Usage reports that fit no attempt yet", own.reports_parked.clone());
         });
         own
+    }
+
+    /// Tenants that are not named have nothing pending any more.
+    pub(crate) fn set_pending_shares(&self, shares: &[(TenantId, i64)]) {
+        self.pending_share_permille_max.clear();
+        for (tenant, permille) in shares {
+            let gauge = self
+                .pending_share_permille_max
+                .get_or_create(&ByTenant { tenant: self.tenants.label(tenant.as_str()) });
+            gauge.set(gauge.get().max(*permille));
+        }
     }
 
     pub(crate) fn count_action(&self, plan: &Plan) {

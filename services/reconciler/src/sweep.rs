@@ -27,19 +27,27 @@ use crate::journal::{Journal, JournalError};
 use crate::metrics::ReconcilerMetrics;
 use crate::moves::{Moves, moves};
 use crate::options::ReconcilerOptions;
+use crate::pending_share::{TenantLimits, largest_shares};
 use crate::presence::Presence;
 use crate::projection::{Projection, ProjectionError, Seen, taken_back, unheard, untold};
 use crate::rehearsal::after;
 
-/// What a tenant wants after the ceiling.
+/// What a tenant wants after the ceiling, and what it may have.
 pub trait CeilingPolicies: std::fmt::Debug + Send + Sync {
     fn policy(&self, tenant: &TenantId) -> CeilingPolicy;
+
+    /// The limits of its pending reservations, to tell how full of them they are. `None` where nobody knows.
+    fn limits(&self, tenant: &TenantId, now_ms: i64) -> Option<TenantLimits>;
 }
 
-/// The same for all tenants.
+/// The same for all tenants, which have no limits.
 impl CeilingPolicies for CeilingPolicy {
     fn policy(&self, _: &TenantId) -> CeilingPolicy {
         *self
+    }
+
+    fn limits(&self, _: &TenantId, _: i64) -> Option<TenantLimits> {
+        None
     }
 }
 
@@ -215,6 +223,8 @@ impl Sweep {
         self.metrics.pending.set(i64::try_from(pending.len()).unwrap_or(i64::MAX));
         self.metrics.pending_age_ms_max.set(ages.max().unwrap_or(0));
         self.metrics.pending_held_nanousd.set(held.usd.nanos());
+        let shares = largest_shares(pending, |tenant| self.policies.limits(tenant, now_ms));
+        self.metrics.set_pending_shares(&shares);
     }
 
     /// The next `most` in the order of their ids, which is that of their creation; after the last page comes the first.

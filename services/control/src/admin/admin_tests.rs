@@ -350,10 +350,11 @@ async fn counters_stand_beside_the_limits_that_look_at_them() {
     let usd = |nanos| Amounts::new(1, 10, NanoUsd::from_nanos(nanos));
     let scope = Scope { subject: Subject::Tenant, model: None };
     let window = windows_at(NOW_MS, &Zone::UTC)[2];
-    let counter = Counter { charged: usd(82_200_000), held: usd(22_800_000), pending: usd(22_800_000) };
+    let counter = Counter { charged: usd(82_200_000), held: usd(32_800_000), pending: usd(22_800_000) };
     *desk.fakes.counters.lock() = TenantCounters {
+        pending_since_ms: [((scope.clone(), window), NOW_MS - 90_000)].into(),
         counters: vec![CounterReading { scope, window, counter }],
-        held: usd(22_800_000),
+        held: usd(32_800_000),
         reserved: 2,
         pending: 1,
     };
@@ -362,7 +363,8 @@ async fn counters_stand_beside_the_limits_that_look_at_them() {
     assert_eq!(
         shown["limits"],
         json!([
-            {"subject": "tenant", "kind": "usd per month", "max": "10", "taken": "0.105", "pending": "0.0228"},
+            {"subject": "tenant", "kind": "usd per month", "max": "10", "taken": "0.115", "spent": "0.0822",
+             "in_use": "0.01", "pending": "0.0228", "pending_permille": 3, "pending_age_ms": 90_000},
             {"subject": "key", "id": key["id"], "name": "laptop", "kind": "concurrent", "max": "3"},
         ])
     );
@@ -371,8 +373,9 @@ async fn counters_stand_beside_the_limits_that_look_at_them() {
         json!([{
             "subject": "tenant", "window": "m2026-11",
             "charged": {"requests": 1, "tokens": 10, "usd": "0.0822"},
-            "held": {"requests": 1, "tokens": 10, "usd": "0.0228"},
+            "held": {"requests": 1, "tokens": 10, "usd": "0.0328"},
             "pending": {"requests": 1, "tokens": 10, "usd": "0.0228"},
+            "pending_age_ms": 90_000,
         }])
     );
     assert_eq!((&shown["reserved"], &shown["pending"]), (&json!(2), &json!(1)));

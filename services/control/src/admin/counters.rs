@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use weir_domain::calendar::{CurrentWindows, Window};
 use weir_domain::ids::{ModelName, TenantId};
 use weir_domain::money::{Amounts, NanoUsd};
-use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
+use weir_domain::quota::{CounterReading, Limit, Measure, Scope, Subject, Unit};
 
 use super::AdminApi;
 use super::error::AdminError;
@@ -58,6 +58,9 @@ struct CounterView {
     held: Amounts,
     /// The part of `held` that nobody is using.
     pending: Amounts,
+    /// Since the oldest of it was admitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending_age_ms: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -67,11 +70,26 @@ struct LimitView {
     kind: String,
     /// Money in dollars.
     max: String,
-    /// Charged and held in the window in force; absent for rates and slots, which live in seconds.
+    /// Absent for rates and slots, which live in seconds.
+    #[serde(flatten)]
+    taken: Option<TakenView>,
+}
+
+/// What is taken of a limit in the window in force: `taken` is the sum of the three after it.
+#[derive(Serialize)]
+struct TakenView {
+    taken: String,
+    spent: String,
+    /// Held by requests that run.
+    in_use: String,
+    /// Held at its worst case by requests that ended, until somebody says what they used.
+    pending: String,
+    /// Of the whole limit, in thousandths.
     #[serde(skip_serializing_if = "Option::is_none")]
-    taken: Option<String>,
+    pending_permille: Option<i64>,
+    /// Since the oldest of it was admitted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pending: Option<String>,
+    pending_age_ms: Option<i64>,
 }
 
 pub(super) async fn show(
@@ -94,7 +112,8 @@ pub(super) async fn show(
     let mut limits: Vec<&Limit> = keys.flat_map(|key| &key.limits).collect();
     limits.sort_by(|a, b| (&a.scope, a.measure.to_string()).cmp(&(&b.scope, b.measure.to_string())));
     let limits = tenant.into_iter().flat_map(|tenant| &tenant.limits).chain(limits);
-    let windows = record.calendar.at(api.clock.now_ms());
+    let now_ms = api.clock.now_ms();
+    let windows = record.calendar.at(now_ms);
     Ok(Json(CountersView {
         tenant: record.id.clone(),
         name: record.name.clone(),
@@ -102,7 +121,7 @@ pub(super) async fn show(
         held: read.held,
         reserved: read.reserved,
         pending: read.pending,
-        limits: limits.map(|limit| limit_view(limit, &windows, &read, &names)).collect(),
+        limits: limits.map(|limit| limit_view(limit, &windows, &read, &names, now_ms)).collect(),
         counters: read
             .counters
             .iter()
@@ -112,9 +131,16 @@ pub(super) async fn show(
                 charged: reading.counter.charged,
                 held: reading.counter.held,
                 pending: reading.counter.pending,
+                pending_age_ms: age_ms(&read, &reading.scope, reading.window, now_ms),
             })
             .collect(),
     }))
+}
+
+/// Of the oldest pending reservation that holds on a counter.
+fn age_ms(read: &TenantCounters, scope: &Scope, window: Window, now_ms: i64) -> Option<i64> {
+    let since_ms = read.pending_since_ms.get(&(scope.clone(), window))?;
+    Some(now_ms.saturating_sub(*since_ms).max(0))
 }
 
 /// Names of teams and keys by id.
@@ -138,6 +164,7 @@ fn limit_view(
     windows: &CurrentWindows,
     read: &TenantCounters,
     names: &HashMap<&str, &str>,
+    now_ms: i64,
 ) -> LimitView {
     let (unit, window) = match limit.measure {
         Measure::Calendar { unit, window } => {
@@ -146,19 +173,32 @@ fn limit_view(
         Measure::PerMinute { unit } => (unit, None),
         Measure::Concurrent => (Unit::Requests, None),
     };
-    let amount = |amounts: Amounts| printed(unit, unit.of(amounts));
-    let counter = window.map(|window| {
-        let is_read =
-            |reading: &&weir_domain::quota::CounterReading| reading.scope == limit.scope && reading.window == window;
-        read.counters.iter().find(is_read).map(|reading| reading.counter).unwrap_or_default()
+    let taken = window.map(|window| {
+        let is_read = |reading: &&CounterReading| reading.scope == limit.scope && reading.window == window;
+        let counter = read.counters.iter().find(is_read).map(|reading| reading.counter).unwrap_or_default();
+        let amount = |amounts: Amounts| printed(unit, unit.of(amounts));
+        let pending = unit.of(counter.pending);
+        TakenView {
+            taken: amount(counter.total()),
+            spent: amount(counter.charged),
+            in_use: amount(counter.held - counter.pending),
+            pending: printed(unit, pending),
+            pending_permille: (pending > 0).then(|| permille(pending, limit.max)),
+            pending_age_ms: (pending > 0).then(|| age_ms(read, &limit.scope, window, now_ms)).flatten(),
+        }
     });
     LimitView {
         scope: scope_view(&limit.scope, names),
         kind: LimitKind(limit.measure).to_string(),
         max: printed(unit, limit.max),
-        taken: counter.map(|counter| amount(counter.total())),
-        pending: counter.map(|counter| amount(counter.pending)),
+        taken,
     }
+}
+
+/// Rounded up, so that nothing pending looks like nothing.
+fn permille(part: i64, of: i64) -> i64 {
+    let share = (i128::from(part) * 1_000 + i128::from(of.max(1)) - 1) / i128::from(of.max(1));
+    i64::try_from(share).unwrap_or(i64::MAX)
 }
 
 fn printed(unit: Unit, amount: i64) -> String {

@@ -1,5 +1,6 @@
 //! The comparison finds what differs, in whichever of the two; and every metric is scraped once.
 
+use weir_domain::ids::TenantId;
 use weir_domain::quota::{Book, BookOptions};
 use weir_domain::reconcile::Plan;
 use weir_domain::testing::{LEASE_MS, executed, of_attempt, request};
@@ -100,6 +101,8 @@ fn every_metric_is_scraped_under_its_name() {
     own.pending.set(3);
     own.pending_age_ms_max.set(61_000);
     own.pending_held_nanousd.set(31_000_000);
+    own.set_pending_shares(&[(TenantId::from("gone"), 1)]);
+    own.set_pending_shares(&[(TenantId::from("acme"), 805)]);
     own.actions.get_or_create(&ByAction::of(&Plan::CompleteAndPend)).inc();
     own.troubles.inc();
     own.escalations.inc();
@@ -111,6 +114,7 @@ fn every_metric_is_scraped_under_its_name() {
         "weir_reconciler_pending 3",
         "weir_reconciler_pending_age_ms_max 61000",
         "weir_reconciler_pending_held_nanousd 31000000",
+        "weir_reconciler_pending_share_permille_max{tenant=\"acme\"} 805",
         "weir_reconciler_sweep_actions_total{action=\"pend\"} 1",
         "weir_reconciler_sweep_troubles_total 1",
         "weir_reconciler_escalations_total 1",
@@ -120,4 +124,5 @@ fn every_metric_is_scraped_under_its_name() {
     ] {
         assert!(scrape.contains(line), "{line} is not in\n{scrape}");
     }
+    assert!(!scrape.contains("gone"), "{scrape}");
 }

@@ -1,6 +1,8 @@
 //! Every row of the plan's table: acted on once, twice, killed after every step, and with a gateway that wakes up late.
 
-use weir_domain::ids::ReservationId;
+use weir_domain::calendar::{Calendar, WindowKind};
+use weir_domain::ids::{ReservationId, TenantId};
+use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 use weir_domain::reconcile::CeilingPolicy;
 use weir_domain::reservation::{Closing, Command, ReservationStatus};
 use weir_domain::testing::{LEASE_MS, OWNER, amounts, executed, id, of_attempt, request};
@@ -353,4 +355,50 @@ async fn more_pending_reservations_than_a_round_takes_are_all_looked_at() {
     }
     assert_eq!(acted, [3, 3, 1]);
     assert!(house.find(id(7)).await.unwrap().escalated);
+}
+
+/// One cent a day, and much a month.
+#[derive(Debug)]
+struct OneCent;
+
+impl crate::CeilingPolicies for OneCent {
+    fn policy(&self, _: &TenantId) -> CeilingPolicy {
+        CeilingPolicy::Person
+    }
+
+    fn limits(&self, of: &TenantId, now_ms: i64) -> Option<crate::TenantLimits> {
+        let limit = |window, max| Limit {
+            scope: Scope { subject: Subject::Tenant, model: None },
+            measure: Measure::Calendar { unit: Unit::Usd, window },
+            max,
+        };
+        let limits = vec![limit(WindowKind::Month, 1_000_000_000), limit(WindowKind::Day, 10_000_000)];
+        let windows = Calendar::default().at(now_ms);
+        (*of == tenant()).then_some(crate::TenantLimits { limits, windows })
+    }
+}
+
+#[tokio::test]
+async fn pending_holds_are_told_as_their_share_of_the_limits_in_force() {
+    let house = House::open().await;
+    for n in 1..=7 {
+        let mut call = Call::reserve(&house, &request(n)).await;
+        assert!(call.start(&house, 1, "primary", of_attempt(10, "0.001"), None).await);
+        call.append(&house).await;
+    }
+    house.clock.advance_ms(LEASE_MS);
+    house.settle().await;
+    let (quota, policies) = (house.quota.clone(), std::sync::Arc::new(OneCent));
+    let options = crate::ReconcilerOptions::default();
+    let sweep = crate::Sweep::new(quota, house.projection(), house.journal(), policies, house.metrics.clone(), options);
+    let share = || {
+        let label = crate::metrics::ByTenant { tenant: tenant().as_str().into() };
+        house.metrics.pending_share_permille_max.get_or_create(&label).get()
+    };
+    sweep.round().await.unwrap();
+    assert_eq!(share(), 700, "seven tenths of the day's cent");
+    // What is pending since yesterday takes nothing of today.
+    house.clock.advance_ms(13 * HOUR_MS);
+    sweep.round().await.unwrap();
+    assert_eq!(share(), 7);
 }

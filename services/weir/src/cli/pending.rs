@@ -36,7 +36,8 @@ pub(super) fn run(args: &PendingArgs, output: &Output) -> Result<(), Failure> {
     }
     for one in &listed {
         let OpenReservation { id, tenant, status_since_ms, held, escalated, .. } = one;
-        let (age, held) = (age(*status_since_ms), crate::story::amounts(*held));
+        let age = lasting(SystemClock.now_ms().saturating_sub(*status_since_ms));
+        let held = crate::story::amounts(*held);
         let flag = if *escalated { ", escalated" } else { "" };
         output.line(&format!("{id}  {tenant}  pending for {age}, holds {held}{flag}"))?;
     }
@@ -71,8 +72,9 @@ fn shown(one: &OpenReservation) -> serde_json::Value {
     })
 }
 
-fn age(since_ms: i64) -> String {
-    let seconds = SystemClock.now_ms().saturating_sub(since_ms).max(0) / 1000;
+/// A time that passed, as people say it: `40 s`, `7 min`, `2 h 3 min`.
+pub(super) fn lasting(ms: i64) -> String {
+    let seconds = ms.max(0) / 1000;
     match (seconds / 3600, seconds / 60 % 60) {
         (0, 0) => format!("{seconds} s"),
         (0, minutes) => format!("{minutes} min"),

@@ -21,7 +21,7 @@ use weir_ledger::{Beside, Folded, Handover, LedgerBuilder, Witness};
 use weir_quota::QuotaStore;
 use weir_reconciler::{
     CeilingPolicies, Corrector, Journal, Presence, Projection, RecentCorrelations, ReconcilerMetrics, ReportPorts,
-    Reports, Sweep, corrector, reports,
+    Reports, Sweep, TenantLimits, corrector, reports,
 };
 use weir_runtime::story::story;
 use weir_runtime::tasks::Tasks;
@@ -177,12 +177,20 @@ pub(crate) fn sweep(running: &Running<'_>, derived: &Derived, counted: Reconcile
     Sweep::new(quota, projection(running, derived), journal(running), policies, counted, options)
 }
 
-/// What a tenant wants after the ceiling, as the catalog says now.
+/// What a tenant wants after the ceiling, and its limits, as the catalog says now.
 #[derive(Debug)]
 struct SnapshotPolicies(Arc<ArcSwap<Snapshot>>);
 
 impl CeilingPolicies for SnapshotPolicies {
     fn policy(&self, tenant: &TenantId) -> CeilingPolicy {
         self.0.load().tenants.get(tenant).map_or_else(CeilingPolicy::default, |tenant| tenant.on_ceiling)
+    }
+
+    fn limits(&self, tenant: &TenantId, now_ms: i64) -> Option<TenantLimits> {
+        let snapshot = self.0.load();
+        let found = snapshot.tenants.get(tenant)?;
+        let of_keys = snapshot.keys.values().filter(|key| key.tenant.id == *tenant).flat_map(|key| &key.limits);
+        let limits = found.limits.iter().chain(of_keys).cloned().collect();
+        Some(TenantLimits { limits, windows: found.calendar.at(now_ms) })
     }
 }

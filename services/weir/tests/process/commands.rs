@@ -168,6 +168,14 @@ fn an_imported_report_settles_a_pending_reservation_once() {
     assert_eq!(story["status"], "pending_reconciliation", "{story}");
     let told = place.run(&["pending"]).ok();
     assert!(told.starts_with(&reservation) && told.contains("1 pending, holding"), "{told}");
+    let told = eventually("the pending part of the counters", || {
+        let told = place.run(&["budget", "show", "--tenant", "default"]).ok();
+        told.contains(", of that pending ").then_some(told)
+    });
+    assert!(
+        told.lines().any(|line| line.contains(", of that pending ") && line.contains(", the oldest for ")),
+        "{told}"
+    );
 
     let report =
         json!({ "reservation_id": reservation, "attempt": 1, "meters": { "in.uncached": 40, "out.visible": 2 } });

@@ -3,6 +3,7 @@
 //! An act is heard by the quota store first and told to the log afterwards: a revoked key must open nothing at the very
 //! next admission, whatever the log does; the caller hears of a log that refuses, and the same act again is harmless.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -149,7 +150,17 @@ impl CountersPort for Told {
     async fn counters(&self, tenant: &TenantId) -> Result<TenantCounters, PortError> {
         let read = self.quota.read(tenant).await.map_err(|error| failed(QUOTA, &error))?;
         let TenantReading { counters, held, reserved, pending } = read;
-        Ok(TenantCounters { counters, held, reserved, pending })
+        let mut pending_since_ms = HashMap::new();
+        if pending > 0 {
+            let all = self.quota.pending(usize::MAX).await.map_err(|error| failed(QUOTA, &error))?;
+            for created in all.iter().map(|reservation| &reservation.created).filter(|of| of.tenant == *tenant) {
+                for (scope, window) in created.counting.counters() {
+                    let oldest = pending_since_ms.entry((scope.clone(), window)).or_insert(i64::MAX);
+                    *oldest = created.admitted_at_ms.min(*oldest);
+                }
+            }
+        }
+        Ok(TenantCounters { counters, held, reserved, pending, pending_since_ms })
     }
 }
 
