@@ -133,3 +133,49 @@ async fn anthropic_node() {
     let packages = ["@anthropic-ai/sdk", "anthropic-v0"];
     all_pass(packages.map(|package| Sdk::node_program(package, "anthropic_checks.mjs"))).await;
 }
+
+/// Silence of 900 ms, of which each keep-alive is a ninth.
+const QUICK_TO_SPEAK: &str = "[gateway]\nstatus_after = \"200ms\"\nkeep_alive_every = \"100ms\"\n";
+
+/// Keep-alives are on the wire, before content and after, and the decoder of the SDK sees none of them.
+async fn skips_keep_alives(sdks: [Sdk; 2]) {
+    let models: Vec<Model> = PROVIDERS.map(|api| model("fast", api)).to_vec();
+    let house =
+        House::start(Setup { catalog: Catalog::of(&models), config: QUICK_TO_SPEAK.to_owned(), ..Setup::default() })
+            .await;
+    for sdk in sdks {
+        for api in PROVIDERS {
+            sdk.clone().env("WEIR_PROVIDER_API", api).check(&house).await;
+        }
+    }
+    let rest = house.at_rest(TENANT, PATIENCE).await;
+    rest.assert_exact(&house).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o04_python_skips_keep_alives() {
+    skips_keep_alives(["requirements.txt", "requirements-v1.txt"].map(silent_python)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o04_node_skips_keep_alives() {
+    skips_keep_alives(["openai", "openai-v4"].map(silent_node)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o04_anthropic_python_skips_keep_alives() {
+    skips_keep_alives(["requirements-anthropic.txt", "requirements-anthropic-v1.txt"].map(silent_python)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o04_anthropic_node_skips_keep_alives() {
+    skips_keep_alives(["@anthropic-ai/sdk", "anthropic-v0"].map(silent_node)).await;
+}
+
+fn silent_python(requirements: &str) -> Sdk {
+    Sdk::python_program(requirements, "silence_checks.py")
+}
+
+fn silent_node(package: &str) -> Sdk {
+    Sdk::node_program(package, "silence_checks.mjs")
+}
