@@ -7,17 +7,21 @@
 //! of the gateways is shorter than either). One request in five has a key of a limit that is used up while the outage
 //! lasts, so counters that come back too low would let another one through. Then everything is compared by
 //! `Stack::assert_exact`: log, ledger, counters, and the provider's bill call by call.
+//!
+//! Beside them: consumers that come and go, `WEIR_REBALANCES` times (10 unless set; `make test-long` takes 30).
 #![cfg(test)]
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::Mutex;
 
+use weir_tests::PATIENCE;
 use weir_tests::catalog::{Catalog, TENANT, key_hash};
-use weir_tests::random::number;
+use weir_tests::random::{Random, number, seed};
 use weir_tests::stack::load::{End, Load, Seen, answered, summary};
-use weir_tests::stack::{Books, Layout, Stack, StackSetup, is_skipped};
+use weir_tests::stack::{Books, LONG, Layout, Stack, StackSetup, is_skipped};
 
 /// Requests that the limited key of an outage has. Ten a second come: half of it is left when the outage begins.
 const MOST_REQUESTS: i64 = 60;
@@ -237,4 +241,119 @@ async fn replicated_servers_lost_under_load() {
     ];
     // Shorter than the outage: a producer that gives up and sends again may leave copies of a record.
     go_through(&outages, Layout { brokers: 3, replicas: 1 }, "message_timeout = \"5s\"\n").await;
+}
+
+/// Roles whose processes share partitions out among them. The reconciler's are of two groups.
+const CONSUMERS: [&str; 2] = ["ledger", "reconciler"];
+/// Of each role. Fewer than partitions, so that everyone has some.
+const MOST_MEMBERS: usize = 3;
+/// Of each topic that they follow.
+const PARTITIONS: u32 = 4;
+
+/// What happens to the processes of a role.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Join,
+    /// In order: it gives up what it follows.
+    Stop,
+    /// It keeps its partitions until the brokers have missed it for the session's time.
+    Kill,
+    /// Another one joins in the moment in which it is killed.
+    Replace,
+}
+
+impl Change {
+    /// One that leaves at least one process, and at most [`MOST_MEMBERS`].
+    fn of(members: usize, random: &mut Random) -> Self {
+        let possible: &[Self] = match members {
+            1 => &[Self::Join, Self::Replace],
+            MOST_MEMBERS => &[Self::Stop, Self::Kill, Self::Replace],
+            _ => &[Self::Join, Self::Stop, Self::Kill, Self::Replace],
+        };
+        *random.pick(possible)
+    }
+}
+
+/// Each change makes the brokers share all partitions out anew, while fifty requests a second go on: nothing that was
+/// under way between two owners is lost or counted twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn consumer_groups_rebalanced_under_load() {
+    if is_skipped("consumer groups rebalanced under load") {
+        return;
+    }
+    let _turn = TURN.lock().await;
+    let (seed, rounds) = (seed(), number("WEIR_REBALANCES").unwrap_or(10));
+    println!("WEIR_TEST_SEED={seed}");
+    let mut random = Random::new(seed);
+    // A killed member keeps its partitions for so long.
+    let session_timeout = Duration::from_secs(2);
+    let setup = StackSetup { journal: CALLS, config: CONFIG.to_owned(), session_timeout, ..StackSetup::default() };
+    let mut stack = Stack::start(setup).await;
+    shared_out(&stack).await;
+    let load = Load::start(&stack, stack.client(0).bearer());
+    for round in 0..rounds {
+        let mut changes = Vec::new();
+        for role in CONSUMERS {
+            changes.push(changed(&mut stack, role, round, &mut random).await);
+        }
+        let began = Instant::now();
+        shared_out(&stack).await;
+        println!("{}: shared out anew after {:.1?}", changes.join(", "), began.elapsed());
+    }
+    let seen = load.stop().await;
+    let began = Instant::now();
+    let books = stack.assert_exact(&answered(&seen)).await;
+    println!("{} sent, {}", seen.len(), summary(&seen));
+    println!("  exact after {:.1?}, {} had to be reported", began.elapsed(), books.pending);
+    assert!(seen.iter().all(|seen| seen.end == End::Whole), "{}", summary(&seen));
+}
+
+/// Does something to one process of `role`; what, in words.
+async fn changed(stack: &mut Stack, role: &'static str, round: u64, random: &mut Random) -> String {
+    let names: Vec<String> = stack.members(role).into_iter().map(|member| member.name.clone()).collect();
+    let (change, which, new) = (Change::of(names.len(), random), random.pick(&names), format!("{role}-of-{round}"));
+    match change {
+        Change::Join => stack.join(role, &new),
+        Change::Stop => {
+            let mut leaving = stack.leave(which);
+            leaving.process.terminate();
+            let status = leaving.process.wait(PATIENCE).await;
+            assert!(status.success(), "{which}: {status}\n{}", leaving.process.told());
+        }
+        Change::Kill => stack.leave(which).process.kill(),
+        Change::Replace => {
+            stack.join(role, &new);
+            stack.leave(which).process.kill();
+        }
+    }
+    format!("{change:?} of {} {role}", names.len())
+}
+
+/// Waits until the processes that there are follow all partitions between them, each its fair share.
+async fn shared_out(stack: &Stack) {
+    const LOOK_EVERY: Duration = Duration::from_millis(100);
+    let deadline = Instant::now() + LONG;
+    for role in CONSUMERS {
+        while !is_shared_out(stack, role).await {
+            assert!(Instant::now() < deadline, "partitions are not shared out\n{}", stack.told());
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+async fn is_shared_out(stack: &Stack, role: &str) -> bool {
+    let members = stack.members(role);
+    let mut shares: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for member in &members {
+        for (consumer, share) in member.metric("weir_consumer_partitions").await.unwrap_or_default() {
+            shares.entry(consumer).or_default().push(share);
+        }
+    }
+    let count = u32::try_from(members.len()).expect("they are few");
+    let fair = f64::from(PARTITIONS / count)..=f64::from(PARTITIONS.div_ceil(count));
+    let is_fair = |shares: &Vec<f64>| {
+        let sum: f64 = shares.iter().sum();
+        shares.len() == members.len() && sum == f64::from(PARTITIONS) && shares.iter().all(|share| fair.contains(share))
+    };
+    !shares.is_empty() && shares.values().all(is_fair)
 }

@@ -14,7 +14,7 @@ while [ "$SECONDS" -lt "$until" ]; do
     seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
     echo "== round $round, WEIR_TEST_SEED=$seed"
     PROPTEST_CASES=${PROPTEST_CASES:-2000} WEIR_RUNS=${WEIR_RUNS:-20} WEIR_SEEDS=${WEIR_SEEDS:-200} \
-        WEIR_CRASH=all WEIR_OUTAGE_SECONDS=20 WEIR_PROTOCOL=all WEIR_FUZZ_SECONDS=${WEIR_FUZZ_SECONDS:-60} WEIR_TEST_LOG_RECORDS=${WEIR_TEST_LOG_RECORDS:-10000000} \
+        WEIR_CRASH=all WEIR_OUTAGE_SECONDS=20 WEIR_REBALANCES=30 WEIR_PROTOCOL=all WEIR_FUZZ_SECONDS=${WEIR_FUZZ_SECONDS:-60} WEIR_TEST_LOG_RECORDS=${WEIR_TEST_LOG_RECORDS:-10000000} \
         WEIR_TEST_SEED=$seed cargo test --workspace
 done
 echo "== $round rounds in $minutes minutes, all green"

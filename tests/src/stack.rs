@@ -7,7 +7,7 @@ mod books;
 pub mod load;
 mod servers;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -196,6 +196,25 @@ impl Stack {
         self.more.push(RoleProcess::start(self.folder.path(), role, name, &[], program));
     }
 
+    /// All processes of a role that consumes.
+    #[must_use]
+    pub fn members(&self, role: &str) -> Vec<&RoleProcess> {
+        [&self.ledger, &self.reconciler].into_iter().chain(&self.more).filter(|member| member.role == role).collect()
+    }
+
+    /// Takes one of [`Stack::members`] out, for its end. Where it was the first of its role, another one is now.
+    ///
+    /// # Panics
+    /// When it is the only one.
+    pub fn leave(&mut self, name: &str) -> RoleProcess {
+        if let Some(at) = self.more.iter().position(|member| member.name == name) {
+            return self.more.remove(at);
+        }
+        let first = if self.ledger.name == name { &mut self.ledger } else { &mut self.reconciler };
+        let other = self.more.iter().position(|member| member.role == first.role).expect("another one of its role");
+        std::mem::replace(first, self.more.remove(other))
+    }
+
     /// To the admin API where it is now, after its process was started again.
     pub fn reconnect(&mut self) {
         self.admin = Client::new(&self.control.url, ADMIN_TOKEN);
@@ -269,7 +288,7 @@ impl Stack {
     /// Whether the consumers say that nothing is before them. They look once a second, so it may be of before.
     async fn has_derived_all(&self) -> bool {
         for role in [&self.ledger, &self.reconciler].into_iter().chain(&self.more) {
-            let lags = metric(&Client::new(&role.url, ""), "weir_consumer_lag_records").await;
+            let lags = role.metric("weir_consumer_lag_records").await;
             let lags = lags.unwrap_or_else(|| panic!("{} does not answer\n{}", role.name, self.told()));
             if lags.is_empty() || lags.values().any(|lag| *lag != 0.0) {
                 return false;
@@ -296,6 +315,11 @@ impl RoleProcess {
         self.process.kill();
         self.starts += 1;
         (self.process, self.url) = launch(stack_folder, self.role, &self.name, &[], self.starts, &self.program);
+    }
+
+    /// The samples of a metric, by their labels as they are written; `None` while it does not answer.
+    pub async fn metric(&self, name: &str) -> Option<BTreeMap<String, f64>> {
+        metric(&Client::new(&self.url, ""), name).await
     }
 
     /// Waits for `/readyz`.

@@ -190,6 +190,7 @@ struct ByConsumer {
 #[derive(Debug, Default)]
 pub(crate) struct LagMetrics {
     records: Family<ByConsumer, Gauge>,
+    partitions: Family<ByConsumer, Gauge>,
     age_ms: Family<ByConsumer, Gauge>,
     parked_keys: Family<ByConsumer, Gauge>,
 }
@@ -199,6 +200,7 @@ impl LagMetrics {
         let own = Self::default();
         metrics.declare("consumer", |registry| {
             registry.register("lag_records", "Durable records that are not applied yet", own.records.clone());
+            registry.register("partitions", "Partitions that are followed here", own.partitions.clone());
             registry.register("lag_ms", "Age of the oldest record that is not applied yet", own.age_ms.clone());
             registry.register("parked_keys", "Keys that wait for a person", own.parked_keys.clone());
         });
@@ -210,6 +212,7 @@ impl LagMetrics {
         let label = ByConsumer { consumer: consumer.to_owned() };
         let sum = |of: fn(&Lag) -> u64| i64::try_from(lags.iter().map(of).sum::<u64>()).unwrap_or(i64::MAX);
         self.records.get_or_create(&label).set(sum(|lag| lag.records));
+        self.partitions.get_or_create(&label).set(i64::try_from(lags.len()).unwrap_or(i64::MAX));
         self.parked_keys.get_or_create(&label).set(sum(|lag| lag.parked_keys as u64));
         self.age_ms.get_or_create(&label).set(lags.iter().map(|lag| lag.age_ms(now_ms)).max().unwrap_or(0));
     }
