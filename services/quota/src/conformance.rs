@@ -136,8 +136,11 @@ impl Driven<'_> {
             let found = self.failing(self.store.find(tenant, id).await)?;
             self.same(&format!("record of {id}"), &found.as_ref(), &self.book.reservation(id).as_deref())?;
         }
+        let pending = self.own(self.failing(self.store.pending(usize::MAX).await)?);
+        let waiting = self.book.unfinished().filter(|r| r.status() == ReservationStatus::PendingReconciliation);
+        self.same("pending ones", &pending, &waiting.map(|waiting| waiting.created.id).collect())?;
         let before_ms = self.failing(self.store.now_ms().await)?;
-        let due = self.own(self.failing(self.store.due(usize::MAX >> 1).await)?);
+        let due = self.own(self.failing(self.store.due(usize::MAX).await)?);
         let after_ms = self.failing(self.store.now_ms().await)?;
         let expected = |now_ms| ids_of(&self.book.due(now_ms, usize::MAX));
         // Time passed while it was asked: at least what was due before, at most what is now.

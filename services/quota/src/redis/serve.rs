@@ -125,6 +125,8 @@ impl RedisQuota {
     async fn of_tenant(&self, tenant: &TenantId, which: &str, most: usize) -> Result<Vec<Reservation>, QuotaError> {
         let keys = self.keys(tenant);
         let mut call = Call::with_key(keys.book());
+        // Redis counts up to this.
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
         call.key(if which == "due" { keys.due() } else { keys.pending() }).text(which).number(most);
         let answer = self.run(tenant, Script::List, &call).await?;
         let ids = answer.rest(1).list().iter().map(id_of).collect::<Result<Vec<_>, _>>()?;
