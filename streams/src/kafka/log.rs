@@ -24,11 +24,9 @@ use crate::topics::Topic;
 
 /// How often a place is looked for that is far beyond the end, or that has no leader.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A reader that brings nothing for so long of what the brokers say is there brings nothing any more: they answer a fetch
-/// at once when there is something.
-const SILENT: Duration = Duration::from_secs(5);
-/// How often a follower that waits for something new asks the brokers whether there is anything.
-const ASK_EVERY: Duration = Duration::from_secs(10);
+/// So many times in a row a reader may bring nothing, within [`CALL_TIMEOUT`], of what the brokers say is there. Brokers
+/// with slow disks may take one or two of them for old records, and a client that is replaced asks them anew.
+const MOST_MISSES: u32 = 3;
 
 /// An [`EventLog`] on a Kafka cluster.
 #[derive(Debug)]
@@ -128,13 +126,13 @@ impl KafkaLog {
             None => self.begin(at).await?,
         };
         let last = at.offset.saturating_add(records.max(1) as u64).min(durable) - 1;
-        match timeout(SILENT, cursor.has(last)).await {
+        match timeout(CALL_TIMEOUT, cursor.has(last)).await {
             Ok(Waited::Arrived | Waited::Full) => Ok(Some(cursor)),
             Ok(Waited::Stale) => Err(self.io(at, "the reader lost its place")),
             // Fewer than there are, but not none.
             Err(_) if !cursor.is_empty() => Ok(Some(cursor)),
             Err(_) => {
-                self.readers.replace(&cursor);
+                self.note_miss(&cursor);
                 Err(self.io(at, "the brokers give no records"))
             }
         }
@@ -159,12 +157,16 @@ impl KafkaLog {
     /// Waits until it is worth looking again.
     async fn come_closer(&self, at: Position) -> Result<bool, ReadError> {
         if let Some(cursor) = self.readers.before(at) {
-            return Ok(match timeout(ASK_EVERY, cursor.has(at.offset)).await {
+            return Ok(match timeout(CALL_TIMEOUT, cursor.has(at.offset)).await {
                 // Full: whoever reads from there must take what is here before more can come.
                 Ok(Waited::Arrived | Waited::Full) => true,
                 Ok(Waited::Stale) => false,
                 Err(_) => {
-                    self.replace_if_silent(&cursor, at).await;
+                    // Who waits goes on waiting while the brokers are away.
+                    let offsets = self.offsets(at.topic, at.partition).await;
+                    if offsets.is_ok_and(|offsets| offsets.durable > at.offset) {
+                        self.note_miss(&cursor);
+                    }
                     false
                 }
             });
@@ -181,11 +183,9 @@ impl KafkaLog {
         Ok(false)
     }
 
-    /// Replaces the reader of a cursor that brings nothing although there is something.
-    async fn replace_if_silent(&self, cursor: &InUse, at: Position) {
-        // Who waits goes on waiting while the brokers are away.
-        let is_there = self.offsets(at.topic, at.partition).await.is_ok_and(|offsets| offsets.durable > at.offset);
-        if is_there && timeout(SILENT, cursor.has(at.offset)).await.is_err() {
+    /// A cursor was brought nothing of what is there.
+    fn note_miss(&self, cursor: &InUse) {
+        if cursor.missed() >= MOST_MISSES {
             self.readers.replace(cursor);
         }
     }

@@ -57,14 +57,28 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_read_that_is_brought_nothing_fails_and_the_next_one_succeeds() {
+async fn a_client_that_brings_nothing_three_times_is_replaced() {
     let world = World::silent().await;
     world.append("two").await;
     tokio::time::pause();
-    let error = world.read(1).await.expect_err("nothing was brought");
-    assert!(error.is_temporary(), "{error}");
+    for _ in 0..MOST_MISSES {
+        let error = world.read(1).await.expect_err("nothing was brought");
+        assert!(error.is_temporary(), "{error}");
+    }
     tokio::time::resume();
     assert_eq!(world.read(1).await.expect("by another client"), ["two"]);
+}
+
+/// What a broker with a slow disk was asked for is not asked for anew.
+#[tokio::test]
+async fn a_client_that_is_late_is_kept() {
+    let world = World::silent().await;
+    world.append("two").await;
+    tokio::time::pause();
+    for _ in 1..MOST_MISSES {
+        world.read(1).await.expect_err("nothing was brought yet");
+    }
+    assert!(world.log.readers.at(Position { offset: 1, ..AT }).is_some(), "it may still come");
 }
 
 #[tokio::test]

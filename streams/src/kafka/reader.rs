@@ -93,6 +93,8 @@ struct State {
     is_paused: bool,
     /// Its place in the library was lost: whoever uses it starts another one.
     is_stale: bool,
+    /// How often, since the last record, somebody waited in vain for one that is there.
+    misses: u32,
     last_use: Instant,
 }
 
@@ -365,6 +367,7 @@ impl Cursor {
             bytes: 0,
             is_paused: false,
             is_stale: false,
+            misses: 0,
             last_use: Instant::now(),
         };
         Self {
@@ -404,6 +407,7 @@ impl Cursor {
                 return false;
             }
             state.end = record.offset + 1;
+            state.misses = 0;
             state.bytes += record.key.len() + record.value.len();
             state.records.push_back(record);
             let pauses = !state.is_paused && state.is_full();
@@ -455,6 +459,13 @@ impl Cursor {
             }
             arrived.await;
         }
+    }
+
+    /// Counts a wait in vain for a record that is there; how many in a row by now.
+    pub fn missed(&self) -> u32 {
+        let mut state = self.state.lock();
+        state.misses += 1;
+        state.misses
     }
 
     fn lose(&self) {
