@@ -24,8 +24,9 @@ use crate::client::ClientBody;
 use crate::continuation::Going;
 use crate::course::{BreakReason, RelayOutcome};
 use crate::execute::{Ended, Execution, Marked, Trail, correlation};
+use crate::headers::{X_WEIR_LEFT_OUT, insert};
 use crate::relay::{Cut, Opened, Reins, RelayBody, RelayEnd};
-use crate::respond::{Refusal, Unavailable, X_WEIR_LEFT_OUT, insert};
+use crate::respond::{Refusal, Unavailable};
 use crate::states::Names;
 
 /// A stream that may be handed to the client.
@@ -54,7 +55,7 @@ pub(crate) struct Committed {
 impl Execution<'_> {
     fn answer_headers(&self, deployment: &Deployment, spoken: Dialect, provider: &HeaderMap) -> HeaderMap {
         let mut headers = self.weir_headers(Some(&deployment.id));
-        let sent = crate::respond::texts(provider);
+        let sent = crate::headers::texts(provider);
         for (name, value) in headers::response_headers(spoken, sent) {
             insert(&mut headers, http::HeaderName::from_static(name), value);
         }
@@ -182,13 +183,16 @@ impl Execution<'_> {
             if let Some(connection) = &self.prepared.arrival.connection {
                 connection.reset();
             }
+        } else if !waits_for_client
+            && progress.is_finished
+            && progress.since_read >= millis(deadlines.usage_after_finish_ms)
+        {
+            reins.cut(Cut::EnoughWaited);
         } else if Instant::now() >= deadline {
             reins.cut(Cut::DeadlineExceeded);
         } else if waits_for_client {
             // The provider is not asked meanwhile, so what it owes is not late.
             reins.nudge();
-        } else if progress.is_finished && progress.since_read >= millis(deadlines.usage_after_finish_ms) {
-            reins.cut(Cut::EnoughWaited);
         } else if progress.since_read >= millis(deadlines.idle_ms) {
             reins.cut(Cut::ReadTimeout);
         } else if !ping_every.is_zero() && progress.since_read >= ping_every {
