@@ -13,8 +13,8 @@ use weir_providers::Call;
 use weir_wire::anthropic::{AnthropicVersion, COUNT_TOKENS_PATH};
 use weir_wire::{Dialect, Family, UpstreamRequest, headers};
 
+use crate::headers::{insert, texts};
 use crate::lifecycle::Prepared;
-use crate::respond::{insert, texts};
 use crate::server::Inner;
 
 /// Why a call could not even be made: the operator's to fix.

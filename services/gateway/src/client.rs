@@ -23,9 +23,10 @@ use weir_wire::Dialect;
 use weir_wire::envelope::{Break, keep_alive, stream_error_event};
 
 use crate::continuation::Resume;
+use crate::headers::{X_WEIR_RESERVATION, insert, insert_rates, insert_request_id};
 use crate::relay::RelayBody;
 use crate::replay::ReplayBody;
-use crate::respond::{Refusal, X_WEIR_RESERVATION, insert, insert_rates, insert_request_id};
+use crate::respond::Refusal;
 
 /// What hyper sends to a client.
 pub enum ClientBody {

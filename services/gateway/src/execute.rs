@@ -29,9 +29,10 @@ use crate::deliver::{OpenedStream, elapsed_ms};
 use crate::dialects;
 use crate::drain::Drain;
 use crate::estimate::Estimate;
+use crate::headers::{X_WEIR_ATTEMPTS, X_WEIR_DEPLOYMENT, insert};
 use crate::lifecycle::Prepared;
 use crate::record::{CloseError, Record};
-use crate::respond::{LimitRefusal, Refusal, Unavailable, X_WEIR_ATTEMPTS, X_WEIR_DEPLOYMENT, insert};
+use crate::respond::{LimitRefusal, Refusal, Unavailable};
 use crate::route::route;
 use crate::server::Inner;
 

@@ -38,6 +38,7 @@ mod arrival;
 mod circuits;
 mod client;
 mod credentials;
+mod headers;
 mod leases;
 mod metrics;
 mod models;

@@ -9,7 +9,8 @@ use weir_wire::Family;
 use crate::arrival::Arrival;
 use crate::authenticate::authenticate;
 use crate::client::ClientBody;
-use crate::respond::{Refusal, insert_request_id};
+use crate::headers::insert_request_id;
+use crate::respond::Refusal;
 use crate::server::Inner;
 
 pub(crate) fn list(gateway: &Inner, headers: &HeaderMap, arrival: &Arrival) -> Response<ClientBody> {

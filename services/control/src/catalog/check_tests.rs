@@ -5,7 +5,7 @@ use super::*;
 /// 2026-11-29.
 const NOW_MS: i64 = 1_795_910_400_000;
 
-const GOOD: &str = r#"[[provider]]
+pub(super) const GOOD: &str = r#"[[provider]]
 id = "p"
 dialect = "openai_chat"
 base_url = "http://127.0.0.1:8080/v1"
@@ -24,7 +24,7 @@ deployments = ["d"]
 name = "t"
 "#;
 
-fn read(text: &str) -> Result<Catalog, CatalogProblems> {
+pub(super) fn read(text: &str) -> Result<Catalog, CatalogProblems> {
     let shipped = crate::prices::shipped_prices().unwrap();
     let admin_keys = BTreeSet::from([("t".to_owned(), "made".to_owned())]);
     let surroundings =
@@ -32,7 +32,7 @@ fn read(text: &str) -> Result<Catalog, CatalogProblems> {
     Catalog::from_toml(text, surroundings)
 }
 
-fn problems(text: &str) -> String {
+pub(super) fn problems(text: &str) -> String {
     read(text).expect_err(text).to_string()
 }
 
@@ -472,60 +472,4 @@ fn every_mistake_of_a_file_is_told_at_once_in_its_order() {
          catalog.toml:14:1: model.deployments: there is no deployment `e`; write one of `d`, or add it",
         "and the deployment of the provider that cannot be read is not told as well"
     );
-}
-
-#[test]
-fn columns_are_characters_and_lines_end_as_they_like() {
-    let text = "[[tenant]]\r\nname = \"ä\"\r\n\r\n[[team]]\r\n# äöü\r\ntenant = \"x\"\r\nname = \"ü\", y = 1\r\n";
-    assert_eq!(problems(text), "catalog.toml:7:11: catalog: unexpected key or value, expected newline, `#`");
-}
-
-#[test]
-fn defaults_are_those_of_the_documentation_and_a_written_catalog_reads_back() {
-    let catalog = read(GOOD).unwrap();
-    let deployment = &catalog.deployments[0];
-    assert_eq!((deployment.region.as_str(), deployment.price_name()), ("global", "gpt-4o-mini"));
-    assert_eq!((deployment.tokens_per_kilobyte, deployment.accepts_stream_options), (1_000, true));
-    assert_eq!((catalog.models[0].max_attempts, catalog.tenants[0].zone.to_string()), (3, "UTC".to_owned()));
-    assert_eq!(read(&catalog.to_toml().unwrap()).unwrap(), catalog);
-}
-
-#[test]
-fn the_quickstart_is_a_sound_catalog_of_everything_of_openai_that_has_a_price() {
-    let credential = weir_runtime::secrets::SecretRef::Env("OPENAI_API_KEY".into());
-    let catalog = Catalog::quickstart(credential, Some("http://127.0.0.1:9/v1/"));
-    let text = catalog.to_toml().unwrap();
-    let checked = read(&text).unwrap();
-    assert_eq!(checked.providers[0].base_url, "http://127.0.0.1:9/v1");
-    assert!(text.contains("credential = \"env:OPENAI_API_KEY\""), "{text}");
-    let priced: BTreeSet<String> = crate::prices::shipped_prices()
-        .unwrap()
-        .into_iter()
-        .filter(|price| price.source.as_deref().is_some_and(|source| source.contains("openai.com")))
-        .map(|price| price.name)
-        .collect();
-    let named: BTreeSet<String> = checked.models.iter().map(|model| model.name.to_string()).collect();
-    assert_eq!(named, priced);
-}
-
-proptest::proptest! {
-    /// Whatever an editor leaves behind is read or refused, never a panic, and every message points into the file.
-    #[test]
-    fn a_torn_catalog_is_read_or_refused_with_places_inside_the_file(
-        from in 0..GOOD.len(),
-        length in 0..40_usize,
-        inserted in "[\\PC\n\"\\[\\]={}.,é]{0,12}",
-    ) {
-        let to = (from + length).min(GOOD.len());
-        let text = format!("{}{inserted}{}", &GOOD[..from], &GOOD[to..]);
-        if let Err(CatalogProblems(problems)) = read(&text) {
-            proptest::prop_assert!(!problems.is_empty());
-            let lines: Vec<&str> = text.split('\n').collect();
-            for problem in problems {
-                let line = lines.get(problem.at.line - 1);
-                let width = line.map(|line| line.chars().count());
-                proptest::prop_assert!(width.is_some_and(|width| problem.at.column <= width + 1), "{problem}\n{text}");
-            }
-        }
-    }
 }

@@ -49,6 +49,10 @@ mod quickstart;
 mod check_tests;
 #[cfg(test)]
 mod example_tests;
+#[cfg(test)]
+mod parse_tests;
+#[cfg(test)]
+mod sound_tests;
 
 use std::collections::BTreeSet;
 

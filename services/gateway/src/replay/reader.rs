@@ -11,7 +11,7 @@ use weir_domain::ids::ReservationId;
 use weir_wire::Dialect;
 
 use crate::client::ClientBody;
-use crate::respond::insert_request_id;
+use crate::headers::insert_request_id;
 
 use super::tape::{ReaderId, Tape};
 
