@@ -17,7 +17,8 @@ macro_rules! migrations {
     };
 }
 
-const CONTROL: &[Migration] = migrations!["control/0001_control.sql", "control/0002_tenant_calendars.sql"];
+const CONTROL: &[Migration] =
+    migrations!["control/0001_control.sql", "control/0002_tenant_calendars.sql", "control/0003_keys_of_tenant.sql",];
 
 const LEDGER: &[Migration] = migrations!["ledger/0001_ledger.sql"];
 

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::sync::watch;
 
-use weir_domain::ids::{KeyId, ModelName, PriceVersion};
+use weir_domain::ids::{KeyId, ModelName, PriceVersion, TenantId};
 use weir_domain::policy::Snapshot;
 use weir_domain::price::{EffectiveMs, PriceBook, PriceEntry};
 use weir_runtime::clock::SharedClock;
@@ -25,7 +25,7 @@ use crate::catalog::{Catalog, CatalogProblems, KeyHashText, Surroundings, is_nam
 use crate::document::{SnapshotDocument, SnapshotError, compile, price_version};
 use crate::prices::{ShippedPricesError, shipped_prices};
 use crate::secrets::ControlSecrets;
-use crate::state::{Change, KeyRecord, Origin, Publication, Revoked, State};
+use crate::state::{Change, KeyRecord, Origin, Publication, Revoked, State, TenantState};
 use crate::store::{ControlStore, StoreError};
 use crate::virtual_key::VirtualKey;
 
@@ -236,8 +236,9 @@ impl Control {
             Ok((vec![Change::PutKey(record.clone())], record))
         })?;
         tracing::info!(key_id = %record.id, "key created");
-        let state = self.store.read()?;
-        let view = view(&record, &state.names(), self.clock.now_ms());
+        let tenant = self.store.tenant(record.tenant.as_str())?;
+        let names = tenant.as_ref().map(TenantState::names).unwrap_or_default();
+        let view = view(&record, &names, self.clock.now_ms());
         Ok(CreatedKey { key, view })
     }
 
@@ -327,6 +328,16 @@ impl Control {
     pub fn published_document(&self) -> Result<Option<(Publication, String)>, ControlError> {
         let Some((publication, document)) = self.published()? else { return Ok(None) };
         Ok(Some((publication, serde_json::to_string(&document)?)))
+    }
+
+    /// Ids of all tenants by name.
+    pub fn tenant_ids(&self) -> Result<BTreeMap<String, TenantId>, ControlError> {
+        Ok(self.store.tenant_ids()?)
+    }
+
+    /// One tenant, by name or id.
+    pub fn tenant(&self, asked: &str) -> Result<Option<TenantState>, ControlError> {
+        Ok(self.store.tenant(asked)?)
     }
 
     /// What is in force.

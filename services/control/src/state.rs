@@ -42,6 +42,15 @@ pub struct TenantRecord {
     pub created_at_ms: i64,
 }
 
+/// One tenant with all that belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantState {
+    pub tenant: TenantRecord,
+    pub teams: Vec<TeamRecord>,
+    /// Every key that ever was.
+    pub keys: Vec<KeyRecord>,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TeamRecord {
     pub id: TeamId,
@@ -144,6 +153,15 @@ pub enum Change {
         publication: Publication,
         prices_json: String,
     },
+}
+
+impl TenantState {
+    /// Names of the tenant and its teams by id, for people.
+    #[must_use]
+    pub fn names(&self) -> HashMap<&str, &str> {
+        let teams = self.teams.iter().map(|team| (team.id.as_str(), team.name.as_str()));
+        teams.chain([(self.tenant.id.as_str(), self.tenant.name.as_str())]).collect()
+    }
 }
 
 impl State {

@@ -17,7 +17,7 @@ use super::extract::Asked;
 use crate::catalog::LimitKind;
 use crate::control::SnapshotSource as _;
 use crate::ports::TenantCounters;
-use crate::state::State as Stored;
+use crate::state::TenantState;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct TenantQuery {
@@ -99,11 +99,10 @@ pub(super) async fn show(
     let Some(asked) = query.tenant else {
         return Err(AdminError::invalid("tenant", "say whose: `?tenant=` with a tenant's name or id"));
     };
-    let state = api.act(|control| control.state()).await?;
-    let is_asked = |name: &String, id: &TenantId| *name == asked || id.as_str() == asked;
-    let Some(record) = state.tenants.values().find(|tenant| is_asked(&tenant.name, &tenant.id)) else {
-        return Err(AdminError::not_found(format!("there is no tenant `{}`", asked.escape_debug())));
-    };
+    let no_tenant = || AdminError::not_found(format!("there is no tenant `{}`", asked.escape_debug()));
+    let name_or_id = asked.clone();
+    let state = api.act(move |control| control.tenant(&name_or_id)).await?.ok_or_else(no_tenant)?;
+    let record = &state.tenant;
     let read = api.counters.counters(&record.id).await?;
     let snapshot = api.control.current();
     let names = names(&state);
@@ -144,8 +143,8 @@ fn age_ms(read: &TenantCounters, scope: &Scope, window: Window, now_ms: i64) -> 
 }
 
 /// Names of teams and keys by id.
-fn names(state: &Stored) -> HashMap<&str, &str> {
-    let keys = state.keys.values().map(|key| (key.id.as_str(), key.name.as_str()));
+fn names(state: &TenantState) -> HashMap<&str, &str> {
+    let keys = state.keys.iter().map(|key| (key.id.as_str(), key.name.as_str()));
     state.names().into_iter().chain(keys).collect()
 }
 

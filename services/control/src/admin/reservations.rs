@@ -1,5 +1,7 @@
 //! The story of one reservation, and what waits for usage.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -53,10 +55,11 @@ pub(super) async fn pending(
 ) -> Result<Json<impl Serialize>, AdminError> {
     let most = query.most.unwrap_or(MOST_PENDING).min(MOST_PENDING);
     let pending = api.reservations.pending(most).await?;
-    let state = api.act(|control| control.state()).await?;
-    let (names, now_ms) = (state.names(), api.clock.now_ms());
+    let ids = api.act(|control| control.tenant_ids()).await?;
+    let names: HashMap<TenantId, String> = ids.into_iter().map(|(name, id)| (id, name)).collect();
+    let now_ms = api.clock.now_ms();
     let view = |one: crate::ports::PendingReservation| PendingView {
-        tenant_name: names.get(one.tenant.as_str()).map(|name| (*name).to_owned()),
+        tenant_name: names.get(&one.tenant).cloned(),
         reservation: one.reservation,
         tenant: one.tenant,
         admitted_at: EffectiveMs(one.admitted_at_ms),

@@ -2,18 +2,21 @@
 //!
 //! The port is a read of everything and a conditional write: whatever plans a change does so on a value, and a backend
 //! only has to compare a revision. Both are what one SQLite file and one partition of a wide-column store can do alike.
+//! Whoever only looks (a page of an export, the counters of one tenant) asks for what he needs, so that the answer does
+//! not wait for a hundred thousand other tenants.
 
 mod sqlite;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use thiserror::Error;
 
-use weir_domain::ids::PriceVersion;
+use weir_domain::ids::{PriceVersion, TenantId};
 use weir_domain::price::PriceEntry;
 use weir_migrations::MigrationError;
 
-use crate::state::{Change, Publication, State};
+use crate::state::{Change, Publication, State, TenantState};
 
 pub use sqlite::SqliteControlStore;
 
@@ -45,6 +48,12 @@ pub enum StoreError {
 /// It MUST NOT hold a secret in plain text, or change anything that the changes do not name.
 pub trait ControlStore: Debug + Send + Sync {
     fn read(&self) -> Result<State, StoreError>;
+
+    /// Ids of all tenants by name, also of those that the catalog has no more.
+    fn tenant_ids(&self) -> Result<BTreeMap<String, TenantId>, StoreError>;
+
+    /// One tenant, by name or id, with all that belongs to it. MUST be what [`read`](Self::read) would say.
+    fn tenant(&self, asked: &str) -> Result<Option<TenantState>, StoreError>;
 
     /// Returns the new revision.
     fn write(&self, revision: u64, changes: &[Change]) -> Result<u64, StoreError>;

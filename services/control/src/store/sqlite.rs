@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, ToSql, Transaction, TransactionBehavior, params};
 use serde::de::DeserializeOwned;
 
 use weir_domain::calendar::{Calendar, Zone};
@@ -19,7 +19,7 @@ use weir_migrations::Set;
 use super::{ControlStore, StoreError};
 use crate::catalog::{Catalog, KeyHashText};
 use crate::secrets::{ControlSecrets, WrappedSecret};
-use crate::state::{Change, KeyRecord, Origin, Publication, Revoked, State, TeamRecord, TenantRecord};
+use crate::state::{Change, KeyRecord, Origin, Publication, Revoked, State, TeamRecord, TenantRecord, TenantState};
 
 /// How long another process may hold the file: a write takes milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,9 +77,37 @@ impl ControlStore for SqliteControlStore {
             tenants: read_tenants(&transaction, &catalog)?,
             catalog,
             teams: read_teams(&transaction)?,
-            keys: read_keys(&transaction)?,
+            keys: read_keys(&transaction, &format!("SELECT {KEY} FROM keys"), &[])?,
             published: read_publications(&transaction, 1)?.pop(),
         })
+    }
+
+    fn tenant_ids(&self) -> Result<BTreeMap<String, TenantId>, StoreError> {
+        let connection = self.connection.lock();
+        let mut statement = connection.prepare("SELECT name, id FROM tenants")?;
+        let rows = statement.query_map([], |row| Ok((row.get(0)?, TenantId::from(row.get::<_, String>(1)?))))?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    fn tenant(&self, asked: &str) -> Result<Option<TenantState>, StoreError> {
+        let mut connection = self.connection.lock();
+        let transaction = connection.transaction()?;
+        // A name goes before an id that somebody chose as a name.
+        let select = format!("SELECT {TENANT} FROM tenants WHERE name = ?1 OR id = ?1 ORDER BY name <> ?1 LIMIT 1");
+        let zones = |name: &str| {
+            let catalog = read_catalog(&transaction)?;
+            Ok(catalog.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.zone).unwrap_or_default())
+        };
+        let mut statement = transaction.prepare(&select)?;
+        let mut rows = statement.query([asked])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let tenant = read_tenant(row, zones)?;
+        let teams = format!("SELECT {TEAM} FROM teams WHERE tenant_id = ?1 ORDER BY name");
+        let mut teams = transaction.prepare(&teams)?;
+        let teams = teams.query_map([tenant.id.as_str()], read_team)?.collect::<Result<_, _>>()?;
+        let keys =
+            read_keys(&transaction, &format!("SELECT {KEY} FROM keys WHERE tenant_id = ?1"), &[&tenant.id.as_str()])?;
+        Ok(Some(TenantState { tenant, teams, keys: keys.into_values().collect() }))
     }
 
     fn write(&self, revision: u64, changes: &[Change]) -> Result<u64, StoreError> {
@@ -114,51 +142,63 @@ fn read_catalog(transaction: &Transaction<'_>) -> Result<Catalog, StoreError> {
     document.map_or_else(|| Ok(Catalog::default()), |document| from_json("catalog", &document))
 }
 
+const TENANT: &str = "id, name, wrapped_secret, created_at_ms, calendar";
+const TEAM: &str = "id, tenant_id, name, created_at_ms";
+const KEY: &str = "id, hash, prefix, origin, name, tenant_id, team_id, models, labels, created_at_ms, expires_at_ms, \
+                   revoked_at_ms, revoked_by";
+
 fn read_tenants(transaction: &Transaction<'_>, catalog: &Catalog) -> Result<HashMap<String, TenantRecord>, StoreError> {
     let zones: HashMap<&str, Zone> = catalog.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.zone)).collect();
-    let mut statement = transaction.prepare("SELECT id, name, wrapped_secret, created_at_ms, calendar FROM tenants")?;
+    let mut statement = transaction.prepare(&format!("SELECT {TENANT} FROM tenants"))?;
     let mut tenants = HashMap::new();
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
-        let name: String = row.get(1)?;
-        let calendar = match row.get::<_, Option<String>>(4)? {
-            Some(calendar) => from_json("tenant's calendar", &calendar)?,
-            // Written before calendars were kept: no zone had ever changed.
-            None => Calendar::new(zones.get(name.as_str()).copied().unwrap_or_default()),
-        };
-        let tenant = TenantRecord {
-            id: TenantId::from(row.get::<_, String>(0)?),
-            name: name.clone(),
-            secret: WrappedSecret(row.get(2)?),
-            calendar,
-            created_at_ms: row.get(3)?,
-        };
-        tenants.insert(name, tenant);
+        let tenant = read_tenant(row, |name| Ok(zones.get(name).copied().unwrap_or_default()))?;
+        tenants.insert(tenant.name.clone(), tenant);
     }
     Ok(tenants)
 }
 
+/// `zone` is asked for the zone of a tenant whose calendar is not kept.
+fn read_tenant(row: &Row<'_>, zone: impl FnOnce(&str) -> Result<Zone, StoreError>) -> Result<TenantRecord, StoreError> {
+    let name: String = row.get(1)?;
+    let calendar = match row.get::<_, Option<String>>(4)? {
+        Some(calendar) => from_json("tenant's calendar", &calendar)?,
+        // Written before calendars were kept: no zone had ever changed.
+        None => Calendar::new(zone(&name)?),
+    };
+    Ok(TenantRecord {
+        id: TenantId::from(row.get::<_, String>(0)?),
+        name,
+        secret: WrappedSecret(row.get(2)?),
+        calendar,
+        created_at_ms: row.get(3)?,
+    })
+}
+
 fn read_teams(transaction: &Transaction<'_>) -> Result<HashMap<(TenantId, String), TeamRecord>, StoreError> {
-    let mut statement = transaction.prepare("SELECT id, tenant_id, name, created_at_ms FROM teams")?;
-    let rows = statement.query_map([], |row| {
-        Ok(TeamRecord {
-            id: TeamId::from(row.get::<_, String>(0)?),
-            tenant: TenantId::from(row.get::<_, String>(1)?),
-            name: row.get(2)?,
-            created_at_ms: row.get(3)?,
-        })
-    })?;
+    let mut statement = transaction.prepare(&format!("SELECT {TEAM} FROM teams"))?;
+    let rows = statement.query_map([], read_team)?;
     rows.map(|row| row.map(|team| ((team.tenant.clone(), team.name.clone()), team)).map_err(StoreError::from)).collect()
 }
 
-fn read_keys(transaction: &Transaction<'_>) -> Result<BTreeMap<KeyId, KeyRecord>, StoreError> {
-    let mut statement = transaction.prepare(
-        "SELECT id, hash, prefix, origin, name, tenant_id, team_id, models, labels, created_at_ms, expires_at_ms,
-                revoked_at_ms, revoked_by
-         FROM keys",
-    )?;
+fn read_team(row: &Row<'_>) -> rusqlite::Result<TeamRecord> {
+    Ok(TeamRecord {
+        id: TeamId::from(row.get::<_, String>(0)?),
+        tenant: TenantId::from(row.get::<_, String>(1)?),
+        name: row.get(2)?,
+        created_at_ms: row.get(3)?,
+    })
+}
+
+fn read_keys(
+    transaction: &Transaction<'_>,
+    select: &str,
+    of: &[&dyn ToSql],
+) -> Result<BTreeMap<KeyId, KeyRecord>, StoreError> {
+    let mut statement = transaction.prepare(select)?;
     let mut keys = BTreeMap::new();
-    let mut rows = statement.query([])?;
+    let mut rows = statement.query(of)?;
     while let Some(row) = rows.next()? {
         let key = read_key(row)?;
         keys.insert(key.id.clone(), key);

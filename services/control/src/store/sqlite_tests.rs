@@ -103,3 +103,38 @@ fn every_field_of_a_key_is_stored_and_read_back() {
     store.write(revision, &[Change::PutKey(changed.clone())]).unwrap();
     assert_eq!(store.read().unwrap().keys[&changed.id], changed);
 }
+
+#[test]
+fn one_tenant_and_the_list_of_all_are_what_the_whole_state_says() {
+    let (_folder, store, control) = house();
+    let others = "[[tenant]]\nname = \"b\"\nzone = \"Asia/Tokyo\"\n[[team]]\ntenant = \"b\"\nname = \"t\"\n[[tenant]]\nname = \"c\"\n";
+    control.apply("catalog.toml", &format!("{CATALOG}{others}")).unwrap();
+    for (tenant, name) in [("acme", "k"), ("b", "k"), ("b", "l")] {
+        control.create_key(&KeyRequest { tenant: tenant.into(), name: name.into(), ..KeyRequest::default() }).unwrap();
+    }
+    // A row of before calendars were kept: its zone is the catalog's.
+    store.connection.lock().execute("UPDATE tenants SET calendar = NULL WHERE name = 'b'", []).unwrap();
+    let state = store.read().unwrap();
+    let of_tenant = |tenant: &TenantRecord| TenantState {
+        tenant: tenant.clone(),
+        teams: state.teams.values().filter(|team| team.tenant == tenant.id).cloned().collect(),
+        keys: state.keys.values().filter(|key| key.tenant == tenant.id).cloned().collect(),
+    };
+    for tenant in state.tenants.values() {
+        for asked in [tenant.name.as_str(), tenant.id.as_str()] {
+            assert_eq!(store.tenant(asked).unwrap(), Some(of_tenant(tenant)), "{asked}");
+        }
+    }
+    assert_eq!(store.tenant("nobody").unwrap(), None);
+    let ids = state.tenants.values().map(|tenant| (tenant.name.clone(), tenant.id.clone())).collect();
+    assert_eq!(store.tenant_ids().unwrap(), ids);
+}
+
+#[test]
+fn a_name_that_looks_like_an_id_is_a_name_first() {
+    let (_folder, store, control) = house();
+    control.apply("catalog.toml", CATALOG).unwrap();
+    let id = store.read().unwrap().tenants["acme"].id.clone();
+    control.apply("catalog.toml", &format!("{CATALOG}[[tenant]]\nname = \"{id}\"\n")).unwrap();
+    assert_eq!(store.tenant(id.as_str()).unwrap().unwrap().tenant.name, id.as_str());
+}

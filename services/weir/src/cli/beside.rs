@@ -63,8 +63,7 @@ pub(super) fn tenants(args: &ConfigArgs) -> Result<BTreeMap<String, TenantId>, F
     let (config, data) = (args.load()?, args.data_folder()?);
     let secrets = up::secrets_beside(&config, &data).map_err(|error| Failure::failed(&error))?;
     let store = SqliteControlStore::open(&data.control(), &secrets).map_err(|error| Failure::failed(&error))?;
-    let state = store.read().map_err(|error| Failure::failed(&error))?;
-    Ok(state.tenants.into_values().map(|tenant| (tenant.name, tenant.id)).collect())
+    store.tenant_ids().map_err(|error| Failure::failed(&error))
 }
 
 /// The id of a tenant that was given by name or id. Names are in the control plane's folder; elsewhere it is an id.
