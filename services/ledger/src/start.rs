@@ -80,6 +80,14 @@ pub async fn start(
         replay.follow(*partition, bound, bound.builder).await?;
         replay.folded.projection.stored();
     }
+    if bounds.values().all(|bound| bound.builder >= bound.end) {
+        // Nothing is left for the builder: its books are those at the end, and only they are copied, not what it keeps
+        // of every reservation.
+        let books = folded.projection.fold().books();
+        let books_at_end = books.map(|(tenant, book)| (tenant.clone(), book.clone())).collect();
+        let replayed_events = folded.replayed_events;
+        return Ok(Started { at_builder: folded, books_at_end, replayed_events, checkpoint_taken_at_ms });
+    }
     let at_builder = replay.folded.clone();
     for (partition, bound) in &bounds {
         replay.follow(*partition, bound, bound.end).await?;
@@ -236,6 +244,10 @@ impl Replay<'_> {
             next = (last.offset + 1).min(end);
             for record in records.iter().filter(|record| record.offset < end && !bound.is_parked(record)) {
                 self.fold(record).await?;
+            }
+            if next <= bound.builder {
+                // What these records decided is in the store already. Kept, it would be all that a start holds.
+                self.folded.projection.stored();
             }
         }
         self.folded.positions.insert(partition, next);
