@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::io::tcp::TcpSettings;
 use redis::{
     Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo as _, RedisConnectionInfo, RedisError, RetryMethod,
     Script as Hashed, ServerErrorKind, Value,
@@ -270,6 +271,7 @@ impl Link {
                 .max_retry_wait(100)
                 .connection_timeout(connect)
                 .response_timeout(respond)
+                .tcp_settings(tcp_settings())
                 .build()
                 .map_err(unusable)?;
             Connection::Cluster(Arc::new(Cluster::new(client, respond)))
@@ -366,9 +368,14 @@ fn nodes(options: &RedisOptions) -> Result<Vec<ConnectionInfo>, RedisOptionsErro
         }
         let info = node.as_str().into_connection_info();
         let info = info.map_err(|error| RedisOptionsError::Node { node: node.clone(), reason: error.to_string() })?;
-        Ok(info.set_redis_settings(settings.clone()))
+        Ok(info.set_redis_settings(settings.clone()).set_tcp_settings(tcp_settings()))
     });
     named.collect()
+}
+
+/// The driver leaves Nagle's algorithm on: a call would wait until the answer to the one before it acknowledges that.
+fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
 }
 
 /// Whether the same call may do better in a moment. What a script or the server itself refuses stays refused.
