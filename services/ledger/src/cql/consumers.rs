@@ -19,9 +19,8 @@ use super::stored::damaged;
 const SKIP: &str = "skip";
 const REPLAY: &str = "replay";
 
-#[expect(clippy::needless_pass_by_value, reason = "the form that map_err takes")]
-fn trouble(error: LedgerError) -> StoreError {
-    StoreError(error.to_string())
+fn trouble(error: impl Into<LedgerError>) -> StoreError {
+    StoreError(error.into().to_string())
 }
 
 /// Signed numbers, of which an offset uses up half.
@@ -42,7 +41,7 @@ fn named(of: &Subscription) -> (&str, &'static str, i32) {
 impl Positions for CqlLedger {
     async fn load(&self, subscription: &Subscription) -> Result<Option<u64>, StoreError> {
         let found = self.cql.first::<(i64,)>(&self.statements.consumers.position, named(subscription)).await;
-        found.and_then(|found| found.map(|(next,)| unsigned(next)).transpose()).map_err(trouble)
+        found.map_err(trouble)?.map(|(next,)| unsigned(next)).transpose().map_err(trouble)
     }
 
     async fn store(&self, subscription: &Subscription, next: u64) -> Result<(), StoreError> {
@@ -69,7 +68,9 @@ impl Parking for CqlLedger {
         let keys: Vec<Found> =
             self.cql.rows(&self.statements.consumers.parked_keys, named(of)).await.map_err(trouble)?;
         let keys = keys.into_iter().map(|(key, reason, asked, asked_offset)| async move {
-            let Some((offset, records)) = self.extent(of, &key).await? else { return Ok(None) };
+            let Some((offset, records)) = self.extent(of, &key).await? else {
+                return Ok::<_, LedgerError>(None);
+            };
             let asked = match (asked.as_deref(), asked_offset) {
                 (Some(SKIP), Some(offset)) => Some(Resolution::Skip { offset: unsigned(offset)? }),
                 (Some(_), _) => Some(Resolution::Replay),

@@ -9,7 +9,8 @@ use weir_domain::ids::{ReservationId, TenantId};
 use weir_domain::ledger::LedgerLine;
 use weir_domain::money::Charge;
 use weir_domain::quota::Scope;
-use weir_migrations::{CqlSet, Migrated, MigrationError, cql as migrations};
+use weir_migrations::cql::{self, Cql, CqlError, CqlOptions};
+use weir_migrations::{CqlSet, Migrated, MigrationError};
 use weir_runtime::clock::SharedClock;
 
 use crate::contract::{
@@ -18,8 +19,6 @@ use crate::contract::{
 };
 
 use super::known::Known;
-use super::options::CqlOptions;
-use super::session::{Cql, connect};
 use super::statements::Statements;
 
 /// The ledger in one keyspace, which any number of processes share.
@@ -37,11 +36,7 @@ pub struct CqlLedger {
 /// # Errors
 /// [`MigrationError`].
 pub async fn migrate(options: &CqlOptions, run_id: &str) -> Result<Migrated, MigrationError> {
-    let session = connect(options).await;
-    let session = session.map_err(|error| MigrationError::Unavailable { reason: error.to_string() })?;
-    let CqlOptions { keyspace, datacenter, replicas, .. } = options;
-    let keyspace = migrations::Keyspace { name: keyspace, datacenter, replicas: *replicas };
-    migrations::run(&session, keyspace, CqlSet::Ledger, run_id).await
+    cql::migrate(options, CqlSet::Ledger, run_id).await
 }
 
 impl CqlLedger {
@@ -51,12 +46,19 @@ impl CqlLedger {
     /// `Unavailable` while no node answers (try again: a role starts before its stores) and, told by its reason, while
     /// the keyspace is not migrated. The clock is for the directory of minutes alone, whose entries nobody misses.
     pub async fn open(options: &CqlOptions, clock: SharedClock) -> Result<Self, LedgerError> {
-        let session = connect(options).await?;
-        let checked = migrations::check(&session, &options.keyspace, CqlSet::Ledger).await;
-        checked.map_err(|error| LedgerError::Unavailable { reason: error.to_string() })?;
-        let cql = Cql::new(session, options.in_flight);
+        let cql = Cql::open(options, CqlSet::Ledger).await?;
         let statements = Statements::prepare(&cql, &options.keyspace).await?;
         Ok(Self { cql, statements, clock, known: Known::default() })
+    }
+}
+
+/// A builder posts again whatever it did not hear of, so what is unknown is to it what did not happen.
+impl From<CqlError> for LedgerError {
+    fn from(error: CqlError) -> Self {
+        match error {
+            CqlError::Unavailable { reason } | CqlError::Unknown { reason } => Self::Unavailable { reason },
+            CqlError::Damaged { what, reason } => Self::Damaged { what, reason },
+        }
     }
 }
 

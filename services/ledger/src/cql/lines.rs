@@ -12,6 +12,7 @@ use weir_domain::ids::{KeyId, ModelName, TeamId};
 use weir_domain::ledger::LedgerLine;
 use weir_domain::quota::{Counting, Scope, Subject};
 use weir_domain::reservation::Created;
+use weir_migrations::cql::upserts;
 
 use crate::contract::LedgerError;
 use crate::hours::HOUR_MS;
@@ -19,7 +20,6 @@ use crate::hours::HOUR_MS;
 use super::known::Entry;
 use super::ledger::CqlLedger;
 use super::post::Written;
-use super::session::upserts;
 use super::stored::{figures, parsed, text};
 
 /// Bits of a log offset that one partition of `lines_by_hour` spans.

@@ -9,8 +9,6 @@
 //! **What one `post` is.** Per reservation one write of one partition, whole or not at all; then the query tables, in
 //! batches of one partition each. A crash between leaves a suffix that the repeated delivery writes again.
 
-mod options;
-
 #[cfg(feature = "cql")]
 mod checkpoints;
 #[cfg(feature = "cql")]
@@ -28,13 +26,11 @@ mod post;
 #[cfg(feature = "cql")]
 mod read;
 #[cfg(feature = "cql")]
-mod session;
-#[cfg(feature = "cql")]
 mod statements;
 #[cfg(feature = "cql")]
 mod stored;
 
-pub use options::CqlOptions;
+pub use weir_migrations::cql::CqlOptions;
 
 #[cfg(feature = "cql")]
 pub use ledger::{CqlLedger, migrate};

@@ -19,13 +19,13 @@ use uuid::Uuid;
 
 use weir_domain::ids::{ReservationId, TenantId};
 use weir_domain::reservation::{Created, ReservationStatus};
+use weir_migrations::cql::upserts;
 
 use crate::contract::{Change, LedgerError, OpenPage, OpenReservation, OpenStatus};
 
 use super::known::Entry;
 use super::ledger::CqlLedger;
 use super::post::by_partition;
-use super::session::upserts;
 use super::stored::{amounts, figures};
 
 const MINUTE_MS: i64 = 60_000;
@@ -271,7 +271,7 @@ impl CqlLedger {
             if is_asked {
                 found.insert(order, row.open(id, status));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok::<_, LedgerError>(ControlFlow::Continue(()))
         };
         self.cql.pages(&self.statements.open.open_of_minute, place, take).await?;
         if is_empty {
@@ -283,7 +283,8 @@ impl CqlLedger {
     async fn forget_minute(&self, (list, minute, log_partition): Place) -> Result<(), LedgerError> {
         let time = self.clock.now_us().saturating_sub(GRACE_US);
         let values = (time, list, log_partition, minute);
-        self.cql.execute(&self.statements.open.delete_open_minute, values).await.map(|_| ())
+        self.cql.execute(&self.statements.open.delete_open_minute, values).await?;
+        Ok(())
     }
 }
 

@@ -9,13 +9,13 @@ use uuid::Uuid;
 
 use weir_domain::ledger::{LedgerLine, LineKey};
 use weir_domain::reservation::Created;
+use weir_migrations::cql::conditional_batch;
 
 use crate::contract::{Change, LedgerError, Posted, first_difference};
 
 use super::ledger::CqlLedger;
 use super::lines::LineRows;
 use super::open::Move;
-use super::session::conditional_batch;
 use super::stored::{StoredChange, StoredLine, amounts, damaged, figures, parsed, text};
 
 /// What a row of `reservations` binds, in the order of the statement.

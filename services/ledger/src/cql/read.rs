@@ -128,7 +128,7 @@ impl CqlLedger {
                     for (hour, partition, block) in places {
                         let of = (tenant.as_str(), hour, partition, block);
                         let take = |row| sum.take(row);
-                        self.cql.pages::<SumRow>(&statements.lines.sums_by_hour, of, take).await?;
+                        self.cql.pages::<SumRow, LedgerError>(&statements.lines.sums_by_hour, of, take).await?;
                     }
                 }
             }
@@ -145,7 +145,7 @@ impl CqlLedger {
     ) -> Result<(), LedgerError> {
         for (partition, block) in tallies {
             let of = (tenant.as_str(), name, day, *partition, *block);
-            self.cql.pages::<SumRow>(statement, of, |row| sum.take(row)).await?;
+            self.cql.pages::<SumRow, LedgerError>(statement, of, |row| sum.take(row)).await?;
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl CqlLedger {
     }
 
     async fn places(&self, tenant: &TenantId, day: i32) -> Result<Vec<Place>, LedgerError> {
-        self.cql.rows(&self.statements.lines.tenant_blocks, (tenant.as_str(), day)).await
+        Ok(self.cql.rows(&self.statements.lines.tenant_blocks, (tenant.as_str(), day)).await?)
     }
 
     /// A scan of the whole table, in pages. Only a verification at rest asks for it.
@@ -225,7 +225,7 @@ impl CqlLedger {
                 count.lines += 1;
                 count.charged += amounts((requests.unwrap_or(0), tokens.unwrap_or(0), nanos.unwrap_or(0)));
             }
-            Ok(ControlFlow::Continue(()))
+            Ok::<_, LedgerError>(ControlFlow::Continue(()))
         };
         self.cql.pages(&self.statements.reservations.all_rows, (), take).await?;
         Ok(count)

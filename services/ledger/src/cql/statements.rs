@@ -3,9 +3,7 @@
 use scylla::statement::Consistency;
 use scylla::statement::prepared::PreparedStatement;
 
-use crate::contract::LedgerError;
-
-use super::session::Cql;
+use weir_migrations::cql::{Cql, CqlError, Prepare};
 
 #[derive(Debug)]
 pub(super) struct Statements {
@@ -93,7 +91,7 @@ const SUMS: &str = "team, key_id, model, window_day, window_week, window_month, 
 const OF_PARKED: &str = "consumer = ? AND topic = ? AND log_partition = ?";
 
 impl Statements {
-    pub async fn prepare(cql: &Cql, keyspace: &str) -> Result<Self, LedgerError> {
+    pub async fn prepare(cql: &Cql, keyspace: &str) -> Result<Self, CqlError> {
         let prepare = Prepare { cql, keyspace };
         Ok(Self {
             reservations: Reservations::prepare(&prepare).await?,
@@ -106,7 +104,7 @@ impl Statements {
 }
 
 impl Reservations {
-    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, LedgerError> {
+    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, CqlError> {
         let mut line = prepare
             .plain(
                 "SELECT created, line, requests, tokens, nusd FROM {ks}.reservations \
@@ -133,7 +131,7 @@ impl Reservations {
 }
 
 impl Lines {
-    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, LedgerError> {
+    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, CqlError> {
         let facts_and = |more: &str| format!("{FACTS}, {more}");
         let sums = |of: &str| format!("SELECT {SUMS} FROM {{ks}}.{of}");
         Ok(Self {
@@ -177,7 +175,7 @@ impl Lines {
 }
 
 impl Open {
-    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, LedgerError> {
+    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, CqlError> {
         Ok(Self {
             put_open: prepare
                 .plain(
@@ -216,7 +214,7 @@ impl Open {
 }
 
 impl Consumers {
-    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, LedgerError> {
+    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, CqlError> {
         Ok(Self {
             put_position: prepare.upsert("positions", "consumer, topic, log_partition, next_offset").await?,
             position: prepare.plain(&format!("SELECT next_offset FROM {{ks}}.positions WHERE {OF_PARKED}")).await?,
@@ -269,7 +267,7 @@ impl Consumers {
 }
 
 impl Checkpoints {
-    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, LedgerError> {
+    async fn prepare(prepare: &Prepare<'_>) -> Result<Self, CqlError> {
         Ok(Self {
             claim_checkpoint: prepare
                 .conditional("INSERT INTO {ks}.checkpoints (shelf, number) VALUES (?, ?) IF NOT EXISTS")
@@ -293,29 +291,5 @@ impl Checkpoints {
             delete_part: prepare.plain("DELETE FROM {ks}.checkpoint_parts WHERE number = ? AND part = ?").await?,
             part: prepare.plain("SELECT bytes FROM {ks}.checkpoint_parts WHERE number = ? AND part = ?").await?,
         })
-    }
-}
-
-struct Prepare<'a> {
-    cql: &'a Cql,
-    keyspace: &'a str,
-}
-
-impl Prepare<'_> {
-    fn placed(&self, text: &str) -> String {
-        text.replace("{ks}", self.keyspace)
-    }
-
-    async fn plain(&self, text: &str) -> Result<PreparedStatement, LedgerError> {
-        self.cql.prepare(&self.placed(text)).await
-    }
-
-    async fn conditional(&self, text: &str) -> Result<PreparedStatement, LedgerError> {
-        self.cql.prepare_conditional(&self.placed(text)).await
-    }
-
-    async fn upsert(&self, table: &str, columns: &str) -> Result<PreparedStatement, LedgerError> {
-        let marks = vec!["?"; columns.split(',').count()].join(",");
-        self.plain(&format!("INSERT INTO {{ks}}.{table} ({columns}) VALUES ({marks})")).await
     }
 }

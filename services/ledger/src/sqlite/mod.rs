@@ -84,7 +84,7 @@ impl SqliteLedger {
         let reader = || {
             let connection = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
             connection.execute_batch("PRAGMA query_only = ON; PRAGMA cache_size = -8192;").map_err(store_error)?;
-            Ok(connection)
+            Ok::<_, LedgerError>(connection)
         };
         Ok(Self {
             path: path.to_owned(),

@@ -10,4 +10,5 @@ mod conformance;
 mod faults;
 mod migrations;
 mod proxy;
+mod server;
 mod support;

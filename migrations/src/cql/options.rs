@@ -1,4 +1,4 @@
-//! Where the CQL servers are and how hard they are used: the part of `weir.toml` that belongs to this backend.
+//! Where the CQL servers are and how hard they are used: the part of `weir.toml` that belongs to them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 use weir_runtime::secrets::SecretRef;
 use weir_runtime::units::HumanDuration;
 
-/// The ledger in ScyllaDB, or in Apache Cassandra.
+/// A keyspace in ScyllaDB, or in Apache Cassandra.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CqlOptions {
     /// Some of the nodes, `HOST:PORT`; the others are learnt from them. All nodes use one port.
     pub nodes: Vec<String>,
-    /// The data centre of this process. Statements stay in it, and a reservation has its home in one.
+    /// The data centre of this process. Statements stay in it, and whatever is agreed on has its home in one.
     pub datacenter: String,
     /// Made by `weir migrate` where it is missing.
     pub keyspace: String,

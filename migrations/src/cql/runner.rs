@@ -16,42 +16,43 @@ use crate::history::{Recorded, check_history, checksum};
 use crate::runner::Migrated;
 use crate::sets::{CqlSet, Migration};
 
+use super::options::CqlOptions;
+use super::session::connect;
+
 /// The life of a lock whose holder says nothing, s. It is renewed before each statement, and a schema change is given
 /// a minute to be agreed on.
-pub(crate) const LOCK_S: i32 = 120;
+pub const LOCK_S: i32 = 120;
 /// How long a run waits for another one's lock.
 const PATIENCE: Duration = Duration::from_secs(150);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(250);
 
 /// Where to.
 #[derive(Debug, Clone, Copy)]
-pub struct Keyspace<'a> {
-    pub name: &'a str,
+struct Keyspace<'a> {
+    name: &'a str,
     /// Where it is made when it is missing; one that is there stays as it is, so that whoever runs the servers can make
     /// it with options of their own (ScyllaDB's tablets, other data centres).
-    pub datacenter: &'a str,
-    pub replicas: u8,
+    datacenter: &'a str,
+    replicas: u8,
 }
 
-/// Applies what the keyspace has not got of `set`. Repeating it does nothing; `holder` names this run in the lock and
-/// is used by no other.
+/// Makes the keyspace where it is missing and applies what it has not got of `set`: what `weir migrate` does. Repeating
+/// it does nothing; `run_id` names this run in the lock and is used by no other, ever.
 ///
 /// # Errors
 /// [`MigrationError`].
-pub async fn run(
-    session: &Session,
-    keyspace: Keyspace<'_>,
-    set: CqlSet,
-    holder: &str,
-) -> Result<Migrated, MigrationError> {
-    run_list(session, keyspace, set.as_str(), set.migrations(), holder).await
+pub async fn migrate(options: &CqlOptions, set: CqlSet, run_id: &str) -> Result<Migrated, MigrationError> {
+    let session = connect(options).await.map_err(unavailable)?;
+    let CqlOptions { keyspace, datacenter, replicas, .. } = options;
+    let keyspace = Keyspace { name: keyspace, datacenter, replicas: *replicas };
+    run_list(&session, keyspace, set.as_str(), set.migrations(), run_id).await
 }
 
 /// Whether the keyspace has exactly what this binary knows.
 ///
 /// # Errors
 /// [`MigrationError`]; `Missing` names the first file that is not applied.
-pub async fn check(session: &Session, keyspace: &str, set: CqlSet) -> Result<(), MigrationError> {
+pub(super) async fn check(session: &Session, keyspace: &str, set: CqlSet) -> Result<(), MigrationError> {
     check_list(session, keyspace, set.as_str(), set.migrations()).await
 }
 
@@ -254,5 +255,5 @@ fn unavailable(error: impl std::fmt::Display) -> MigrationError {
 }
 
 #[cfg(test)]
-#[path = "cql_tests.rs"]
+#[path = "runner_tests.rs"]
 mod tests;

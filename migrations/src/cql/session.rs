@@ -27,9 +27,11 @@ use scylla::value::Row;
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::contract::LedgerError;
+use crate::sets::CqlSet;
 
+use super::error::{CqlError, damaged, unavailable};
 use super::options::CqlOptions;
+use super::runner;
 
 /// A connection that says nothing for this long is asked, and cut after as long again: a stopped node is found in ten
 /// seconds and not in the driver's sixty.
@@ -40,7 +42,8 @@ const PAGE_ROWS: i32 = 1000;
 /// whole again: ten seconds of timeouts, or half a second of refused connections.
 const REPEATS: u64 = 6;
 
-pub(super) struct Cql {
+/// A keyspace that is open.
+pub struct Cql {
     session: Session,
     permits: Semaphore,
 }
@@ -51,7 +54,7 @@ impl fmt::Debug for Cql {
     }
 }
 
-pub(super) async fn connect(options: &CqlOptions) -> Result<Session, LedgerError> {
+pub(super) async fn connect(options: &CqlOptions) -> Result<Session, CqlError> {
     let policy = DefaultPolicy::builder()
         .token_aware(true)
         .prefer_datacenter(options.datacenter.clone())
@@ -72,19 +75,26 @@ pub(super) async fn connect(options: &CqlOptions) -> Result<Session, LedgerError
         .keyspaces_to_fetch([&options.keyspace]);
     if let Some(user) = &options.user {
         let password = options.password.as_ref().map(weir_runtime::secrets::SecretRef::resolve).transpose();
-        let password = password.map_err(|error| LedgerError::Unavailable { reason: error.to_string() })?;
+        let password = password.map_err(unavailable)?;
         builder = builder.user(user, password.as_ref().map_or("", |password| password.expose_secret()));
     }
     builder.build().await.map_err(unavailable)
 }
 
 impl Cql {
-    pub fn new(session: Session, in_flight: usize) -> Self {
-        Self { session, permits: Semaphore::new(in_flight.max(1)) }
+    /// Connects and checks that the tables of `set` are those of this binary. It makes none.
+    ///
+    /// # Errors
+    /// `Unavailable` while no node answers (try again: a role starts before its stores) and, told by its reason, while
+    /// the keyspace is not migrated.
+    pub async fn open(options: &CqlOptions, set: CqlSet) -> Result<Self, CqlError> {
+        let session = connect(options).await?;
+        runner::check(&session, &options.keyspace, set).await.map_err(unavailable)?;
+        Ok(Self { session, permits: Semaphore::new(options.in_flight.max(1)) })
     }
 
     /// A plain statement: a read, or a write that may come twice.
-    pub async fn prepare(&self, text: &str) -> Result<PreparedStatement, LedgerError> {
+    pub(super) async fn prepare(&self, text: &str) -> Result<PreparedStatement, CqlError> {
         let mut statement = self.session.prepare(text).await.map_err(unavailable)?;
         statement.set_is_idempotent(true);
         statement.set_page_size(PAGE_ROWS);
@@ -92,13 +102,13 @@ impl Cql {
     }
 
     /// A conditional statement, alone or in a batch.
-    pub async fn prepare_conditional(&self, text: &str) -> Result<PreparedStatement, LedgerError> {
+    pub(super) async fn prepare_conditional(&self, text: &str) -> Result<PreparedStatement, CqlError> {
         let mut statement = self.session.prepare(text).await.map_err(unavailable)?;
         statement.set_retry_policy(Some(Arc::new(FallthroughRetryPolicy::new())));
         Ok(statement)
     }
 
-    async fn permit(&self) -> Result<SemaphorePermit<'_>, LedgerError> {
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, CqlError> {
         self.permits.acquire().await.map_err(unavailable)
     }
 
@@ -106,26 +116,27 @@ impl Cql {
         &self,
         statement: &PreparedStatement,
         values: impl SerializeRow,
-    ) -> Result<QueryResult, LedgerError> {
+    ) -> Result<QueryResult, CqlError> {
         let _permit = self.permit().await?;
         self.session.execute_unpaged(statement, values).await.map_err(unavailable)
     }
 
     /// Upserts of one partition, as one write.
-    pub async fn execute_together(&self, batch: &Batch, values: impl BatchValues) -> Result<(), LedgerError> {
+    pub async fn execute_together(&self, batch: &Batch, values: impl BatchValues) -> Result<(), CqlError> {
         let _permit = self.permit().await?;
         self.session.batch(batch, values).await.map(|_| ()).map_err(unavailable)
     }
 
     /// Rows, one page after the other, until there are no more or `take` has enough.
-    pub async fn pages<R>(
+    pub async fn pages<R, E>(
         &self,
         statement: &PreparedStatement,
         values: impl SerializeRow,
-        mut take: impl FnMut(R) -> Result<ControlFlow<()>, LedgerError>,
-    ) -> Result<(), LedgerError>
+        mut take: impl FnMut(R) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E>
     where
         R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+        E: From<CqlError>,
     {
         let mut state = PagingState::start();
         loop {
@@ -148,14 +159,14 @@ impl Cql {
     }
 
     /// All rows of an answer that is bounded by its statement.
-    pub async fn rows<R>(&self, statement: &PreparedStatement, values: impl SerializeRow) -> Result<Vec<R>, LedgerError>
+    pub async fn rows<R>(&self, statement: &PreparedStatement, values: impl SerializeRow) -> Result<Vec<R>, CqlError>
     where
         R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
     {
         let mut rows = Vec::new();
         let take = |row| {
             rows.push(row);
-            Ok(ControlFlow::Continue(()))
+            Ok::<_, CqlError>(ControlFlow::Continue(()))
         };
         self.pages(statement, values, take).await?;
         Ok(rows)
@@ -165,7 +176,7 @@ impl Cql {
         &self,
         statement: &PreparedStatement,
         values: impl SerializeRow,
-    ) -> Result<Option<R>, LedgerError>
+    ) -> Result<Option<R>, CqlError>
     where
         R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
     {
@@ -180,14 +191,14 @@ impl Cql {
         &self,
         statement: &PreparedStatement,
         values: impl SerializeRow,
-    ) -> Result<bool, LedgerError> {
+    ) -> Result<bool, CqlError> {
         let mut batch = conditional_batch();
         batch.append_statement(statement.clone());
         self.conditional_together(&batch, std::slice::from_ref(&values)).await
     }
 
     /// As [`Cql::conditional`], for statements of one partition that are applied together or not at all.
-    pub async fn conditional_together(&self, batch: &Batch, values: &[impl SerializeRow]) -> Result<bool, LedgerError> {
+    pub async fn conditional_together(&self, batch: &Batch, values: &[impl SerializeRow]) -> Result<bool, CqlError> {
         let mut repeat = 0;
         loop {
             let answer = {
@@ -200,6 +211,9 @@ impl Cql {
                 Err(error) if repeat < REPEATS && (is_unknown(&error) || (repeat > 0 && is_absent(&error))) => {
                     repeat += 1;
                 }
+                Err(error) if repeat > 0 || is_unknown(&error) => {
+                    return Err(CqlError::Unknown { reason: error.to_string() });
+                }
                 Err(error) => return Err(unavailable(error)),
             }
             // Two writers that collided must not collide again: the session's random id spreads their pauses.
@@ -210,7 +224,8 @@ impl Cql {
 }
 
 /// A batch whose statements are applied together, if at all.
-pub(super) fn conditional_batch() -> Batch {
+#[must_use]
+pub fn conditional_batch() -> Batch {
     let mut batch = Batch::new(BatchType::Unlogged);
     batch.set_serial_consistency(Some(SerialConsistency::LocalSerial));
     batch.set_retry_policy(Some(Arc::new(FallthroughRetryPolicy::new())));
@@ -218,7 +233,8 @@ pub(super) fn conditional_batch() -> Batch {
 }
 
 /// `count` times the same upsert. One partition, so nothing has to be logged for it to be whole.
-pub(super) fn upserts(statement: &PreparedStatement, count: usize) -> Batch {
+#[must_use]
+pub fn upserts(statement: &PreparedStatement, count: usize) -> Batch {
     let mut batch = Batch::new(BatchType::Unlogged);
     batch.set_is_idempotent(true);
     for _ in 0..count {
@@ -228,12 +244,12 @@ pub(super) fn upserts(statement: &PreparedStatement, count: usize) -> Batch {
 }
 
 /// By name, because servers differ in which columns come with it.
-fn is_applied(answer: QueryResult) -> Result<bool, LedgerError> {
+fn is_applied(answer: QueryResult) -> Result<bool, CqlError> {
     let answer = answer.into_rows_result().map_err(damaged)?;
     let at = answer.column_specs().get_by_name("[applied]").map(|(at, _)| at);
     let row: Row = answer.first_row().map_err(damaged)?;
     let applied = at.and_then(|at| row.columns.get(at)).and_then(Option::as_ref);
-    applied.and_then(|value| value.as_boolean()).ok_or_else(|| LedgerError::Damaged {
+    applied.and_then(|value| value.as_boolean()).ok_or_else(|| CqlError::Damaged {
         what: "answer",
         reason: "a conditional statement was answered without [applied]".to_owned(),
     })
@@ -260,14 +276,4 @@ fn is_unknown(error: &ExecutionError) -> bool {
 /// Whether nobody was there to be asked.
 const fn is_absent(error: &ExecutionError) -> bool {
     matches!(error, ExecutionError::ConnectionPoolError(_) | ExecutionError::EmptyPlan)
-}
-
-/// A server that did not do it. Also what nobody's patience mends (a table that is missing, a statement that is
-/// refused) comes as this: the reason is told, and the caller goes on when somebody mended it.
-pub(super) fn unavailable(error: impl fmt::Display) -> LedgerError {
-    LedgerError::Unavailable { reason: error.to_string() }
-}
-
-pub(super) fn damaged(error: impl fmt::Display) -> LedgerError {
-    LedgerError::Damaged { what: "row", reason: error.to_string() }
 }
