@@ -23,30 +23,37 @@ const CONTROL: &[Migration] =
 const LEDGER: &[Migration] = migrations!["ledger/0001_ledger.sql"];
 
 #[cfg(feature = "cql")]
+const CONTROL_CQL: &[Migration] = migrations!["control/0001_control.cql"];
+
+#[cfg(feature = "cql")]
 const LEDGER_CQL: &[Migration] = migrations!["ledger/0001_ledger.cql"];
 
 /// The schema of one keyspace, which the processes of several machines share.
 #[cfg(feature = "cql")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CqlSet {
+    /// As [`Set::Control`].
+    Control,
     /// As [`Set::Ledger`].
     Ledger,
 }
 
 #[cfg(feature = "cql")]
 impl CqlSet {
-    pub const ALL: [Self; 1] = [Self::Ledger];
+    pub const ALL: [Self; 2] = [Self::Control, Self::Ledger];
 
     /// The folder of its files.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Control => "control",
             Self::Ledger => "ledger",
         }
     }
 
     pub(crate) const fn migrations(self) -> &'static [Migration] {
         match self {
+            Self::Control => CONTROL_CQL,
             Self::Ledger => LEDGER_CQL,
         }
     }

@@ -15,6 +15,8 @@
 pub mod admin;
 mod apply;
 pub mod catalog;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 mod control;
 pub mod document;
 pub mod litellm;

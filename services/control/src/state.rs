@@ -51,7 +51,7 @@ pub struct TenantState {
     pub keys: Vec<KeyRecord>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TeamRecord {
     pub id: TeamId,
     pub tenant: TenantId,
@@ -80,7 +80,7 @@ impl Origin {
 }
 
 /// A virtual key, without the key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyRecord {
     pub id: KeyId,
     pub hash: KeyHashText,
@@ -100,7 +100,7 @@ pub struct KeyRecord {
 }
 
 /// When a key ended, and by whom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Revoked {
     pub at_ms: i64,
     /// A file takes away what is no longer in it, and may bring it back; the admin API's word is final.
@@ -195,6 +195,24 @@ impl State {
     #[must_use]
     pub fn team_named(&self, tenant: &TenantId, name: &str) -> Option<&TeamRecord> {
         self.teams.get(&(tenant.clone(), name.to_owned()))
+    }
+
+    /// One tenant, by name or id, with all that belongs to it: teams by name, keys by id.
+    #[must_use]
+    pub fn tenant(&self, asked: &str) -> Option<TenantState> {
+        // A name goes before an id that somebody chose as a name.
+        let by_id = || self.tenants.values().find(|tenant| tenant.id.as_str() == asked);
+        let tenant = self.tenants.get(asked).or_else(by_id)?.clone();
+        let mut teams: Vec<TeamRecord> = self.teams.values().filter(|team| team.tenant == tenant.id).cloned().collect();
+        teams.sort_by(|a, b| a.name.cmp(&b.name));
+        let keys = self.keys.values().filter(|key| key.tenant == tenant.id).cloned().collect();
+        Some(TenantState { tenant, teams, keys })
+    }
+
+    /// Ids of all tenants by name.
+    #[must_use]
+    pub fn tenant_ids(&self) -> BTreeMap<String, TenantId> {
+        self.tenants.values().map(|tenant| (tenant.name.clone(), tenant.id.clone())).collect()
     }
 
     /// Names of tenants and teams by id, for people.

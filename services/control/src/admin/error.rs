@@ -81,6 +81,10 @@ impl From<ControlError> for AdminError {
             ControlError::Store(StoreError::Conflict) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", format!("{message}; try again"))
             }
+            ControlError::Store(StoreError::Unavailable { .. } | StoreError::Unknown { .. }) => {
+                tracing::warn!(error = message, "the control store did not answer");
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message)
+            }
             ControlError::Store(
                 StoreError::WrongSecret { .. }
                 | StoreError::Unreadable { .. }

@@ -131,6 +131,13 @@ impl ControlStore for SqliteControlStore {
         entries.map(|entries| from_json("price book", &entries)).transpose()
     }
 
+    fn catalog(&self, content_sha256: &str) -> Result<Option<Catalog>, StoreError> {
+        let connection = self.connection.lock();
+        let select = "SELECT document FROM catalogs WHERE content_sha256 = ?1";
+        let document: Option<String> = connection.query_row(select, [content_sha256], |row| row.get(0)).optional()?;
+        document.map(|document| from_json("catalog", &document)).transpose()
+    }
+
     fn publications(&self, most: usize) -> Result<Vec<Publication>, StoreError> {
         read_publications(&self.connection.lock(), most)
     }
