@@ -3,6 +3,8 @@
 
 #[path = "stack/clocks.rs"]
 mod clocks;
+#[path = "stack/planes.rs"]
+mod planes;
 
 use std::sync::Arc;
 use std::time::Instant;

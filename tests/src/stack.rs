@@ -215,6 +215,12 @@ impl Stack {
         std::mem::replace(first, self.more.remove(other))
     }
 
+    /// To the admin API of this control plane.
+    #[must_use]
+    pub fn admin_of(&self, control: &RoleProcess) -> Client {
+        Client::new(&control.url, ADMIN_TOKEN)
+    }
+
     /// To the admin API where it is now, after its process was started again.
     pub fn reconnect(&mut self) {
         self.admin = Client::new(&self.control.url, ADMIN_TOKEN);

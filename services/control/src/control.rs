@@ -126,8 +126,8 @@ pub struct CreatedKey {
 /// One to use, and one to rotate to.
 const MOST_ACTIVE_KEYS_OF_A_NAME: usize = 2;
 
-/// Another process can only be the CLI of an operator; two acts in its way are bad luck, eight are not.
-const MOST_CONFLICTS: usize = 8;
+/// Other control planes write as rarely as operators act; a few acts in the way are bad luck, thirty-two are not.
+const MOST_CONFLICTS: usize = 32;
 
 /// The control plane of one installation. Calls block on the disk; async callers use a blocking task.
 #[derive(Debug)]
@@ -317,11 +317,29 @@ impl Control {
         self.store.read()?.keys.remove(id).ok_or_else(|| ControlError::NoKey { id: id.to_owned() })
     }
 
-    /// The newest publication and its document: what goes on `weir.snapshots`.
+    /// The newest publication and its document: what goes on `weir.snapshots`. What another control plane has published
+    /// is in force here as well from now on.
     pub fn published(&self) -> Result<Option<(Publication, SnapshotDocument)>, ControlError> {
+        let _one_at_a_time = self.acting.lock();
         let state = self.store.read()?;
-        let document = compile(&state, &self.shipped);
-        Ok(state.published.map(|publication| (publication, document)))
+        let Some(publication) = state.published.clone() else { return Ok(None) };
+        let document = self.document_of(&state, &publication)?;
+        if publication.version > self.current().version {
+            self.snapshots.send_replace(Arc::new(document.open(publication.version, &self.secrets.master)?));
+        }
+        Ok(Some((publication, document)))
+    }
+
+    /// The document as it was published: by a control plane of another release, that is with other shipped prices.
+    fn document_of(&self, state: &State, publication: &Publication) -> Result<SnapshotDocument, ControlError> {
+        let mut document = compile(state, &self.shipped);
+        let prices = document.price_book().map_err(SnapshotError::from)?;
+        if *prices.version() != publication.price_version
+            && let Some(published) = self.store.prices(&publication.price_version)?
+        {
+            document.prices = published;
+        }
+        Ok(document)
     }
 
     /// The same as JSON, whose SHA-256 the publication names.

@@ -373,6 +373,22 @@ fn a_binary_with_other_prices_publishes_them() {
 }
 
 #[test]
+fn what_a_plane_of_another_release_published_is_in_force_as_it_was_published() {
+    let (house, control) = House::with_catalog();
+    let secrets = house.secrets();
+    let store = SqliteControlStore::open(&house.folder.path().join("control.sqlite"), &secrets).unwrap();
+    let mut prices = shipped_prices().unwrap();
+    prices.retain(|price| price.name == "gpt-4o-mini");
+    let other =
+        Control::open_with_prices(Arc::new(store), secrets, house.clock.clone(), OsEntropy::shared(), prices).unwrap();
+    let (publication, document) = control.published().unwrap().unwrap();
+    assert_eq!(document.content_sha256().unwrap(), publication.content_sha256);
+    let (here, there) = (control.current(), other.current());
+    assert_eq!((here.version, here.prices.version()), (there.version, there.prices.version()));
+    assert_eq!(control.published().unwrap().unwrap().0, publication, "looking publishes nothing");
+}
+
+#[test]
 fn another_pepper_or_master_key_is_refused_by_name() {
     for (file, what) in [("pepper", "pepper"), ("master.key", "master key")] {
         let (house, control) = House::with_catalog();

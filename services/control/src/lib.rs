@@ -6,7 +6,8 @@
 //! while it serves a request.
 //!
 //! **Start** with [`Control`], whose acts all have one shape, then [`catalog`] (what people write) and [`document`] (what
-//! a snapshot publishes).
+//! a snapshot publishes). [`store`] is where the state lives: one contract, a backend for one process and one for any
+//! number of control planes, one suite for both.
 //!
 //! **Promises kept here**: I6 (keys as HMACs under a pepper, tenants' secrets inside the master key, credentials as
 //! references: [`secrets`]); I10 and I13 (every published price book is kept by its content: [`store`]); O21 (a model

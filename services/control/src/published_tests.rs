@@ -1,7 +1,10 @@
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
 use weir_domain::ids::TenantId;
@@ -11,8 +14,11 @@ use weir_runtime::entropy::OsEntropy;
 use weir_runtime::tasks::Tasks;
 use weir_schemas::Record as _;
 use weir_schemas::revocation::KeyRevoked;
+use weir_schemas::snapshot::SnapshotPublished;
 use weir_streams::segment::{SegmentLog, SegmentOptions};
-use weir_streams::{Batch, EventLog, Topic};
+use weir_streams::{
+    Append, Batch, EventLog, Health, Limits, Offsets, Position, ReadError, StoredRecord, Topic, Visibility,
+};
 
 use super::parts::cut;
 use super::*;
@@ -72,9 +78,20 @@ impl Place {
         Arc::<ManualClock>::clone(&self.clock)
     }
 
+    /// A control plane as another process has it.
+    fn another_plane(&self) -> Arc<Control> {
+        let store = SqliteControlStore::open(&self.folder.path().join("control.sqlite"), &self.secrets).unwrap();
+        let (secrets, clock) = (self.secrets.clone(), self.shared_clock());
+        Arc::new(Control::open(Arc::new(store), secrets, clock, OsEntropy::shared()).unwrap())
+    }
+
     /// A publisher, running.
     fn publish(&self) -> Arc<Publisher> {
-        let publisher = Publisher::new(Arc::clone(&self.control), Arc::clone(&self.log), self.shared_clock(), None);
+        self.publish_of(&self.control)
+    }
+
+    fn publish_of(&self, control: &Arc<Control>) -> Arc<Publisher> {
+        let publisher = Publisher::new(Arc::clone(control), Arc::clone(&self.log), self.shared_clock(), None);
         let publisher = Arc::new(publisher);
         drop(self.tasks.spawn("publisher", Arc::clone(&publisher).run(self.tasks.clone())));
         publisher
@@ -151,6 +168,118 @@ async fn every_version_comes_to_a_role_apart_and_only_what_changed_is_said() {
 
     // One that comes late finds the newest.
     comes_to(&place.follow("b"), &place.control).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn planes_that_publish_at_once_leave_the_newest_version_whole() {
+    const KEYS: usize = 15;
+    let place = Place::new();
+    let planes = [Arc::clone(&place.control), place.another_plane()];
+    let follower = place.follow("a");
+    let publishers = planes.each_ref().map(|plane| place.publish_of(plane));
+    let acts = planes.each_ref().map(|plane| {
+        let plane = Arc::clone(plane);
+        place.tasks.spawn_blocking("acts", move || {
+            for number in 0..KEYS {
+                let made = plane.create_key(&key(&format!("k{number}"))).unwrap();
+                if number % 3 == 0 {
+                    plane.revoke_key(made.view.id.as_str()).unwrap();
+                }
+            }
+        })
+    });
+    for acting in acts {
+        acting.await.unwrap();
+    }
+    // Whoever looks has what the other one wrote.
+    let (publication, _) = planes[0].published().unwrap().unwrap();
+    // The empty catalog and the one of the place, then every act.
+    assert_eq!(publication.version, 2 + 2 * (KEYS + KEYS / 3) as u64);
+    planes[1].published().unwrap();
+    assert_same(&planes[1].current(), &planes[0].current());
+    comes_to(&follower, &planes[0]).await;
+    // One that reads the topic from its start finds it too, whoever's records were the last.
+    comes_to(&place.follow("b"), &planes[0]).await;
+    for publisher in publishers {
+        place.has_published(&publisher).await;
+    }
+}
+
+/// A log whose next append comes only after something else has happened.
+struct Overtaken {
+    log: Arc<dyn EventLog>,
+    first: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl fmt::Debug for Overtaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overtaken").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl EventLog for Overtaken {
+    fn append(&self, batch: Batch) -> Append {
+        let first = self.first.lock().take();
+        if let Some(first) = first {
+            first();
+        }
+        self.log.append(batch)
+    }
+
+    async fn read(&self, at: Position, limits: Limits, seen: Visibility) -> Result<Vec<StoredRecord>, ReadError> {
+        self.log.read(at, limits, seen).await
+    }
+
+    async fn wait(&self, at: Position, seen: Visibility) -> Result<(), ReadError> {
+        self.log.wait(at, seen).await
+    }
+
+    async fn offsets(&self, topic: Topic, partition: u32) -> Result<Offsets, ReadError> {
+        self.log.offsets(topic, partition).await
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.log.partitions(topic)
+    }
+
+    fn health(&self) -> Health {
+        self.log.health()
+    }
+
+    async fn close(&self) {
+        self.log.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_version_that_comes_after_a_newer_one_is_put_right_by_whoever_was_late() {
+    let place = Place::new();
+    let first = place.publish();
+    place.has_published(&first).await;
+    place.tasks.stop(Duration::from_secs(5)).await;
+    let place = Place { tasks: Tasks::new(), ..place };
+    let made = place.control.create_key(&key("k")).unwrap();
+    // Between the look of the one plane and its first record, the other one ends that very key and says all of it.
+    let (other, log, master) = (place.another_plane(), Arc::clone(&place.log), place.secrets.master.clone());
+    let newest = Arc::clone(&other);
+    let overtakes = move || {
+        other.revoke_key(made.view.id.as_str()).unwrap();
+        let (publication, document) = other.published().unwrap().unwrap();
+        let newer = cut(&document, &publication, &master).unwrap();
+        let parts = newer
+            .parts
+            .iter()
+            .map(|(scope, body)| SnapshotPublished::new(scope.clone(), publication.version, NOW_MS, body.clone()));
+        for record in parts.chain([newer.head.record().unwrap()]) {
+            drop(log.append(batch(&record)));
+        }
+    };
+    let log = Overtaken { log: Arc::clone(&place.log), first: Mutex::new(Some(Box::new(overtakes))) };
+    let late = Publisher::new(Arc::clone(&place.control), Arc::new(log), place.shared_clock(), None);
+    drop(place.tasks.spawn("publisher", Arc::new(late).run(place.tasks.clone())));
+    comes_to(&place.follow("a"), &newest).await;
+    assert!(newest.current().keys.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -285,11 +414,14 @@ async fn a_store_that_was_set_back_does_not_set_gateways_back() {
     eventually(async || publisher.trouble().is_some_and(|told| told.contains("restored from a backup"))).await;
 }
 
-async fn append(log: &dyn EventLog, record: &weir_schemas::snapshot::SnapshotPublished) {
+fn batch(record: &SnapshotPublished) -> Batch {
     let mut frame = Vec::new();
     record.encode(&mut frame).unwrap();
-    let batch = Batch::new(Topic::Snapshots, record.scope.clone(), NOW_MS, vec![frame.into()]);
-    log.append(batch).durable().await.unwrap();
+    Batch::new(Topic::Snapshots, record.scope.clone(), NOW_MS, vec![frame.into()])
+}
+
+async fn append(log: &dyn EventLog, record: &SnapshotPublished) {
+    log.append(batch(record)).durable().await.unwrap();
 }
 
 #[test]

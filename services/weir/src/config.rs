@@ -49,6 +49,7 @@ pub struct Config {
     pub upstream: UpstreamSection,
     pub log: LogOptions,
     pub ledger: LedgerOptions,
+    pub control: ControlOptions,
     pub quota: QuotaOptions,
     pub reconciler: ReconcilerOptions,
     pub secrets: SecretOptions,
@@ -129,6 +130,15 @@ pub struct LedgerOptions {
     /// How many stay; more than one, because the newest may turn out to be damaged.
     pub checkpoints_kept: usize,
     /// The ledger of several machines; absent: a file in the data folder.
+    pub cql: Option<CqlOptions>,
+}
+
+/// The control plane: tenants, keys and catalogs.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControlOptions {
+    /// The control store of roles apart, where it is not to be in the keyspace of their ledger. In one process it is a
+    /// file in the data folder.
     pub cql: Option<CqlOptions>,
 }
 

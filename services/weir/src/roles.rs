@@ -7,9 +7,9 @@
 //!   control      admin API, keys, catalog ▶ weir.snapshots, weir.revocations; schema reads
 //! ```
 //!
-//! Any number of each may run, but one control plane (its store is a file; a second one is refused). The rules are the
-//! same as in [`up`](crate::up), which is all of them on embedded stores. Each starts while its stores are away: it
-//! listens at once, says by `/readyz` and in its log what it waits for, and begins when that answers.
+//! Any number of each may run. The rules are the same as in [`up`](crate::up), which is all of them on embedded stores.
+//! Each starts while its stores are away: it listens at once, says by `/readyz` and in its log what it waits for, and
+//! begins when that answers.
 
 mod control;
 mod gateway;
@@ -76,7 +76,7 @@ impl Role {
             Self::Gateway => &[conditions::LOG, conditions::QUOTA, conditions::CATALOG],
             Self::Ledger => &[conditions::LOG, conditions::LEDGER],
             Self::Reconciler => &[conditions::LOG, conditions::QUOTA, conditions::LEDGER, reconciler::CONSUMERS],
-            Self::Control => &[conditions::LOG, conditions::QUOTA, conditions::LEDGER],
+            Self::Control => &[conditions::CONTROL, conditions::LOG, conditions::QUOTA, conditions::LEDGER],
         }
     }
 
@@ -105,8 +105,6 @@ pub enum RoleError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    #[error("another control plane runs on {}: its store is a file, so there can be one", folder.display())]
-    SecondControl { folder: PathBuf },
     #[error("the log on Kafka cannot be used")]
     Kafka(#[from] OpenError),
     #[error("the spool cannot be used; each gateway needs a data folder of its own (--data)")]

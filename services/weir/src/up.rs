@@ -56,7 +56,7 @@ use prices::PriceBooks;
 use storage::Storage;
 
 pub use policy::{CatalogSource, PolicyError};
-pub(crate) use policy::{control_beside, secrets_beside};
+pub(crate) use policy::{control_beside, store_beside};
 pub use upkeep::conditions;
 
 /// What a process is started with.
@@ -172,7 +172,8 @@ impl Ground {
         let secrets = policy::secrets(&config.secrets, &data, entropy.as_ref())?;
         let pepper = secrets.gateway_pepper()?;
         let stub = stub.map(Stub::start).transpose()?;
-        let control = policy::open_control(&data, &secrets, clock, entropy)?;
+        let store = policy::embedded_store(&data, &secrets.control)?;
+        let control = policy::open_control(store, &secrets.control, clock, entropy)?;
         let first_key = policy::bring_catalog(&control, catalog, stub.as_ref(), &data, entropy.as_ref())?;
         let (storage, folded) = storage::open(config, &data, log).await?;
         let addresses = edges.addresses(stub.as_ref())?;

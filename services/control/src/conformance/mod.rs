@@ -390,6 +390,7 @@ pub fn names_tenants_and_gives_one_as_the_state_has_them(harness: &dyn Harness) 
             assert_eq!(handle.tenant(asked)?, wanted.tenant(asked), "{asked}");
         }
         assert_eq!(handle.tenant(acme.id.as_str())?.map(|found| found.tenant), Some(sly.clone()));
+        assert_same(&handle.read()?, &wanted, "after single reads");
     }
     Ok(())
 }

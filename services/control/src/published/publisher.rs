@@ -1,8 +1,10 @@
 //! What keeps `weir.snapshots` equal to the control store.
 //!
-//! It reads the topic first and appends what differs, so a restart, a publication that was cut off and a second
-//! publisher all come to the same: the next round finds what is missing. Acts never wait for it; what they answer is in
-//! force in the store, and on its way.
+//! It reads the topic first and appends what differs, so a restart and a publication that was cut off come to the same:
+//! the next round finds what is missing. So do several publishers: each looks at the topic again after it has appended,
+//! and whoever finds that another one's older parts came after newer ones puts that right at once. (Whoever follows puts
+//! only whole versions in force, and never an older one.) Acts never wait for it; what they answer is in force in the
+//! store, and on its way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -128,17 +130,34 @@ impl Publisher {
         }
     }
 
-    /// Brings the topic to what the store has.
+    /// Brings the topic to what the store has, until nobody came between.
     async fn round(&self, seen: &mut OnTopic, tasks: &Tasks) -> Result<(), PublishError> {
-        self.catch_up(seen).await?;
-        let Some(cut) = self.cut(tasks).await? else { return Ok(()) };
+        let mut confirms = self.confirm_every.is_some();
+        loop {
+            self.catch_up(seen).await?;
+            let appended = self.append_what_differs(seen, tasks, confirms).await?;
+            if appended == 0 {
+                return Ok(());
+            }
+            let alone = seen.next.map(|next| next + appended);
+            self.catch_up(seen).await?;
+            if seen.next == alone {
+                return Ok(());
+            }
+            confirms = false;
+        }
+    }
+
+    /// How many records were appended. The store is read after the topic, so it is never the older of the two.
+    async fn append_what_differs(&self, seen: &OnTopic, tasks: &Tasks, confirms: bool) -> Result<u64, PublishError> {
+        let Some(cut) = self.cut(tasks).await? else { return Ok(0) };
         if let Some(head) = seen.head.as_ref().filter(|head| head.version > cut.head.version) {
             return Err(PublishError::StoreIsOlder { on_topic: head.version, here: cut.head.version });
         }
         let changed = seen.differing_from(&cut);
         let is_new = seen.head.as_ref() != Some(&cut.head);
-        if changed.is_empty() && !is_new && self.confirm_every.is_none() {
-            return Ok(());
+        if changed.is_empty() && !is_new && !confirms {
+            return Ok(0);
         }
         for chunk in changed.chunks(APPENDED_AT_ONCE) {
             let mut appends = Vec::with_capacity(chunk.len());
@@ -159,7 +178,7 @@ impl Publisher {
                 "snapshot published"
             );
         }
-        Ok(())
+        Ok(changed.len() as u64 + 1)
     }
 
     /// Cutting 100,000 tenants is a second of work: not on a thread that serves requests.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use tokio::runtime::Builder;
 
 use weir_control::Control;
-use weir_control::store::{ControlStore as _, SqliteControlStore};
 use weir_domain::ids::TenantId;
 use weir_ledger::SqliteLedger;
 use weir_ledger::contract::LedgerStore;
@@ -60,18 +59,14 @@ pub(super) fn open_control(args: &ConfigArgs) -> Result<Arc<Control>, Failure> {
 
 /// Ids of tenants by name, also of those that the catalog has no more.
 pub(super) fn tenants(args: &ConfigArgs) -> Result<BTreeMap<String, TenantId>, Failure> {
-    let (config, data) = (args.load()?, args.data_folder()?);
-    let secrets = up::secrets_beside(&config, &data).map_err(|error| Failure::failed(&error))?;
-    let store = SqliteControlStore::open(&data.control(), &secrets).map_err(|error| Failure::failed(&error))?;
+    let config = args.load()?;
+    let store = up::store_beside(&config, || DataFolder::existing(&config.process.data));
+    let store = store.map_err(|error| Failure::missing(&error))?;
     store.tenant_ids().map_err(|error| Failure::failed(&error))
 }
 
-/// The id of a tenant that was given by name or id. Names are in the control plane's folder; elsewhere it is an id.
+/// The id of a tenant that was given by name or id.
 pub(super) fn tenant_id(args: &ConfigArgs, asked: &str) -> Result<TenantId, Failure> {
-    let is_here = DataFolder::existing(&args.load()?.process.data).is_ok_and(|data| data.control().is_file());
-    if !is_here && args.has_servers()? {
-        return Ok(TenantId::new(asked));
-    }
     let tenants = tenants(args)?;
     let found = tenants.iter().find(|(name, id)| name.as_str() == asked || id.as_str() == asked);
     found.map(|(_, id)| id.clone()).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! `weir migrate`: the ledger's tables brought up to date, whichever store is configured.
+//! `weir migrate`: the tables of ledger and control store brought up to date, whichever stores are configured.
 
 use clap::Args;
 use serde_json::json;
@@ -18,9 +18,9 @@ pub(super) struct MigrateArgs {
 
 pub(super) fn run(args: &MigrateArgs, output: &Output) -> Result<(), Failure> {
     let config = args.config.load()?;
-    let (store, applied) = match &config.ledger.cql {
-        Some(options) => (format!("keyspace {}", options.keyspace), on_servers(options)?),
-        None => {
+    let (store, applied) = match (&config.ledger.cql, config.control_cql()) {
+        (Some(ledger), Some(control)) => on_servers(ledger, control)?,
+        (None, _) | (_, None) => {
             let data = DataFolder::prepare(&config.process.data).map_err(|error| Failure::failed(&error))?;
             let path = data.ledger();
             SqliteLedger::open(&path).map_err(|error| Failure::failed(&error))?;
@@ -36,17 +36,30 @@ pub(super) fn run(args: &MigrateArgs, output: &Output) -> Result<(), Failure> {
     output.line(&format!("{store} is up to date"))
 }
 
+/// What was brought up to date, and by which files.
+type Migrated = (String, Vec<&'static str>);
+
 #[cfg(feature = "cql")]
-fn on_servers(options: &CqlOptions) -> Result<Vec<&'static str>, Failure> {
+fn on_servers(ledger: &CqlOptions, control: &CqlOptions) -> Result<Migrated, Failure> {
     let mut run_id = [0; 16];
     OsEntropy.fill(&mut run_id);
     let run_id = uuid::Uuid::from_bytes(run_id).to_string();
-    let migrated = super::beside::block_on(weir_ledger::cql::migrate(options, &run_id))?;
-    migrated.map(|migrated| migrated.applied).map_err(|error| Failure::failed(&error))
+    let applied = super::beside::block_on(async {
+        let ledger = weir_ledger::cql::migrate(ledger, &run_id).await.map_err(|error| Failure::failed(&error))?;
+        let control = weir_control::store::cql::migrate(control, &run_id).await;
+        let control = control.map_err(|error| Failure::failed(&error))?;
+        Ok::<_, Failure>([ledger.applied, control.applied].concat())
+    })??;
+    let store = if ledger.keyspace == control.keyspace {
+        format!("keyspace {}", ledger.keyspace)
+    } else {
+        format!("keyspaces {} and {}", ledger.keyspace, control.keyspace)
+    };
+    Ok((store, applied))
 }
 
 #[cfg(not(feature = "cql"))]
-fn on_servers(_: &CqlOptions) -> Result<Vec<&'static str>, Failure> {
+fn on_servers(_: &CqlOptions, _: &CqlOptions) -> Result<Migrated, Failure> {
     Err(Failure::usage(&NoClient))
 }
 

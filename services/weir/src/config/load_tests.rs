@@ -19,7 +19,7 @@ fn every_mistake_in_a_file_has_its_place_field_and_fix() {
         (
             "[gatewey]",
             "weir.toml:1:2: gatewey: unknown field `gatewey`; write one of `process`, `listen`, `listener`, `gateway`, \
-             `upstream`, `log`, `ledger`, `quota`, `reconciler`, `secrets`, `telemetry`",
+             `upstream`, `log`, `ledger`, `control`, `quota`, `reconciler`, `secrets`, `telemetry`",
         ),
         (
             "[gateway]\n\n  max_body = 33",

@@ -4,7 +4,6 @@
 //! a folder is one process's, and a process that owns its folder has no use for servers.
 
 use weir_domain::quota::BookOptions;
-#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
 use weir_ledger::CqlOptions;
 #[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
 use weir_quota::redis::RedisOptions;
@@ -19,6 +18,8 @@ use super::{Config, ConfigError, ConfigProblem};
 pub struct StoresApart {
     pub kafka: KafkaOptions,
     pub cql: CqlOptions,
+    /// Of the control store.
+    pub control: CqlOptions,
     pub redis: RedisOptions,
 }
 
@@ -30,6 +31,7 @@ impl Config {
     pub fn check_embedded(&self) -> Result<(), ConfigError> {
         let servers = [
             ("ledger.cql", self.ledger.cql.is_some()),
+            ("control.cql", self.control.cql.is_some()),
             #[cfg(feature = "kafka")]
             ("log.kafka", self.log.kafka.is_some()),
             #[cfg(feature = "redis")]
@@ -56,6 +58,7 @@ impl Config {
         let kafka = kafka.ok_or_else(missing("log.kafka", "a log in a folder is one process's"))?;
         let cql = self.ledger.cql.clone();
         let cql = cql.ok_or_else(missing("ledger.cql", "a ledger in a file is one process's"))?;
+        let control = self.control_cql().cloned().unwrap_or_else(|| cql.clone());
         let redis = self.quota.redis.clone();
         let redis = redis.ok_or_else(missing("quota.redis", "counters in memory are one gateway's"))?;
         let secrets = [
@@ -63,9 +66,15 @@ impl Config {
             ("secrets.master_key", self.secrets.master_key.is_some(), "every role must open the same policy"),
         ];
         match secrets.into_iter().find(|(_, is_set, _)| !is_set) {
-            None => Ok(StoresApart { kafka, cql, redis }),
+            None => Ok(StoresApart { kafka, cql, control, redis }),
             Some((field, _, why)) => Err(problem(field, why, "write a reference to it, such as \"file:PATH\"")),
         }
+    }
+
+    /// The keyspace of the control store: its own, or the ledger's. `None`: a file in the data folder.
+    #[must_use]
+    pub fn control_cql(&self) -> Option<&CqlOptions> {
+        self.control.cql.as_ref().or(self.ledger.cql.as_ref())
     }
 
     /// How the books of this installation are kept, wherever the counters are.
@@ -114,6 +123,18 @@ mod tests {
             let refused = config(&others, &SECRETS).check_apart().unwrap_err().to_string();
             assert!(refused.contains(field) && refused.contains("add it"), "{refused}");
         }
+    }
+
+    #[test]
+    fn the_control_store_is_with_the_ledger_unless_it_has_a_keyspace_of_its_own() {
+        let with_ledger = config(&["[log.kafka]", "[ledger.cql]\nkeyspace = \"both\"", "[quota.redis]"], &SECRETS);
+        assert_eq!(with_ledger.check_apart().unwrap().control.keyspace, "both");
+        let own = ["[log.kafka]", "[ledger.cql]", "[quota.redis]", "[control.cql]\nkeyspace = \"own\""];
+        let own = config(&own, &SECRETS).check_apart().unwrap();
+        assert_eq!((own.control.keyspace.as_str(), own.cql.keyspace.as_str()), ("own", "weir"));
+        let refused = config(&["[control.cql]"], &[]).check_embedded().unwrap_err().to_string();
+        assert!(refused.contains(" control.cql: `weir up` keeps everything in its data folder; "), "{refused}");
+        assert_eq!(config(&[], &[]).control_cql(), None);
     }
 
     #[test]

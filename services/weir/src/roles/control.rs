@@ -1,9 +1,7 @@
 //! `weir control`: the admin API, and the policy on its way to the gateways.
 //!
-//! The control store is a file in the data folder, held by a lock: one control plane a folder. Gateways do not need it
-//! to run.
+//! Any number of control planes share their store, and each publishes what any of them wrote. Gateways need none to run.
 
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +18,7 @@ use crate::events::EventSource;
 use crate::up::consumers::{self, Derived};
 use crate::up::heart;
 use crate::up::operators::{Desk, serve_admin};
-use crate::up::policy::{self, CatalogSource};
+use crate::up::policy::CatalogSource;
 use crate::up::prices::PriceBooks;
 use crate::up::upkeep::{follow_snapshots, publish};
 
@@ -38,18 +36,16 @@ pub(super) async fn run(
     catalog: Option<PathBuf>,
     stop: &Stop,
 ) -> Result<(), RoleError> {
-    let _lock = lock(ground)?;
-    let control = policy::open_control(&ground.data, &ground.secrets, &ground.clock, &ground.entropy)?;
     let source = catalog.map_or(CatalogSource::Stored, CatalogSource::File);
-    policy::bring_catalog(&control, &source, None, &ground.data, ground.entropy.as_ref())?;
     let door = Door::open(ground, listener)?;
 
+    let Some(control) = ground.control(&source, stop).await? else { return Ok(()) };
     let Some(log) = ground.log(stop).await? else { return Ok(()) };
     let snapshot = Arc::new(ArcSwap::new(control.current()));
     let running = ground.running(&log, None, &snapshot);
     follow_snapshots(&*control, &snapshot, &ground.owners.beside);
     // The policy does not wait for the stores that operators look at.
-    let _publisher = publish(&running, &control, Some(CONFIRM_EVERY));
+    let publisher = publish(&running, &control, Some(CONFIRM_EVERY));
     heart::start(&running);
     let Some(quota) = ground.quota(stop).await? else { return end(ground, &log).await };
     let Some(ledger) = ground.ledger(stop).await? else { return end(ground, &log).await };
@@ -59,7 +55,8 @@ pub(super) async fn run(
         quota: Arc::<RedisQuota>::clone(&quota) as Arc<dyn QuotaStore>,
         books: Arc::clone(&control) as Arc<dyn PriceBooks>,
     };
-    Watch::default().log(&running).quota(&running, Arc::clone(&derived.quota)).start(&running).await;
+    let watch = Watch::default().log(&running).quota(&running, Arc::clone(&derived.quota));
+    watch.publisher(&running, publisher).start(&running).await;
     ground.health.ready(crate::up::upkeep::conditions::LEDGER);
     let rebuilder = Rebuilder::new(&running, &derived, &quota, &consumers::presence(&running));
     let desk = Desk {
@@ -78,11 +75,4 @@ pub(super) async fn run(
 async fn end(ground: &Ground, log: &Arc<dyn EventLog>) -> Result<(), RoleError> {
     ground.end(Some(log)).await;
     Ok(())
-}
-
-fn lock(ground: &Ground) -> Result<File, RoleError> {
-    let file = File::create(ground.data.path().join("control.lock"))?;
-    let folder = ground.data.path().to_owned();
-    file.try_lock().map_err(|_| RoleError::SecondControl { folder })?;
-    Ok(file)
 }

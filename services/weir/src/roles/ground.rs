@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use weir_control::admin::probes;
-use weir_control::{FollowOptions, SnapshotFollower, SnapshotSource as _};
+use weir_control::{Control, FollowOptions, SnapshotFollower, SnapshotSource as _};
 use weir_ledger::contract::LedgerStore;
 use weir_ledger::{CqlLedger, LedgerError};
 use weir_quota::QuotaError;
@@ -34,7 +34,7 @@ use crate::config::{Config, StoresApart};
 use crate::data::DataFolder;
 use crate::process::{FINISH, Identity, OPERATORS_FINISH, Owners, Running, Spool};
 use crate::up::operators::serve_routes;
-use crate::up::policy::{self, Secrets};
+use crate::up::policy::{self, CatalogSource, PolicyError, Secrets};
 use crate::up::upkeep::{conditions, follow_snapshots};
 
 use super::{Role, RoleError};
@@ -126,6 +126,25 @@ impl Ground {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// The control plane, with the catalog that it was started with.
+    pub async fn control(&self, catalog: &CatalogSource, stop: &Stop) -> Result<Option<Arc<Control>>, PolicyError> {
+        let open = async || {
+            let (options, secrets) = (self.stores.control.clone(), self.secrets.control.clone());
+            let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
+            let (catalog, data) = (catalog.clone(), self.data.clone());
+            // It compiles what it finds, and blocks until the store answers.
+            let opening = move || -> Result<Arc<Control>, PolicyError> {
+                let store = policy::shared_store(&options, &secrets.pepper, &secrets.master)?;
+                let control = policy::open_control(store, &secrets, &clock, &entropy)?;
+                policy::bring_catalog(&control, &catalog, None, &data, entropy.as_ref())?;
+                Ok(control)
+            };
+            let opened = self.owners.beside.spawn_blocking("open control store", opening).await;
+            opened.map_err(|_| PolicyError::Lost)?
+        };
+        self.open(conditions::CONTROL, stop, PolicyError::is_temporary, open).await
     }
 
     /// The log without a spool: who is no gateway can wait.

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_control::Publisher;
 use weir_quota::{MOST_CLOCK_SKEW_MS, QuotaError, QuotaStore};
 use weir_streams::kafka::Group;
 use weir_streams::{EventLog, Health as LogHealth};
@@ -63,6 +64,16 @@ impl Watch {
         self.looks.push(Box::new(move || {
             let trouble = follower.trouble().or_else(|| crate::up::upkeep::has_policy(&snapshot.load()).err());
             report(&health, conditions::CATALOG, trouble);
+            Box::pin(std::future::ready(()))
+        }));
+        self
+    }
+
+    /// What the control store has is on its way to the gateways.
+    pub fn publisher(mut self, running: &Running<'_>, publisher: Arc<Publisher>) -> Self {
+        let health = running.health.clone();
+        self.looks.push(Box::new(move || {
+            report(&health, conditions::CONTROL, publisher.trouble());
             Box::pin(std::future::ready(()))
         }));
         self

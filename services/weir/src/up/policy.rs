@@ -8,7 +8,9 @@ use thiserror::Error;
 
 use weir_control::catalog::{Catalog, QUICKSTART_TENANT, TomlError};
 use weir_control::secrets::{AdminToken, ControlSecrets, MasterKey, Pepper, SecretsError};
-use weir_control::store::{SqliteControlStore, StoreError};
+#[cfg(feature = "cql")]
+use weir_control::store::cql::{CqlControlStore, CqlOptions};
+use weir_control::store::{ControlStore, SqliteControlStore, StoreError};
 use weir_control::{Control, ControlError, KeyRequest, VirtualKey};
 use weir_runtime::clock::SharedClock;
 use weir_runtime::entropy::{Entropy, OsEntropy, SharedEntropy};
@@ -16,7 +18,7 @@ use weir_runtime::secrets::{SecretError, SecretRef, read_or_create_secret};
 use weir_stub::Stub;
 
 use crate::config::{Config, SecretOptions};
-use crate::data::DataFolder;
+use crate::data::{DataError, DataFolder};
 
 /// Where the catalog comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,16 +40,49 @@ pub enum PolicyError {
     Secret(#[from] SecretError),
     #[error(transparent)]
     Secrets(#[from] SecretsError),
+    #[error(transparent)]
+    Data(#[from] DataError),
     #[error("the pepper is no key for HMAC-SHA256; draw one with `openssl rand -hex 32`")]
     Pepper,
     #[error("the control store {} cannot be opened", path.display())]
     Store { path: PathBuf, source: StoreError },
+    #[cfg(feature = "cql")]
+    #[error("the control store in keyspace {keyspace} cannot be opened")]
+    SharedStore { keyspace: String, source: StoreError },
+    #[cfg(feature = "cql")]
+    #[error(
+        "{field} is not set: every control plane must open the same store; write a reference to it, such as \"file:PATH\""
+    )]
+    NotShared { field: &'static str },
+    #[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+    #[error("the thread that opened the control store was lost")]
+    Lost,
     #[error("{} cannot be read: {source}; name another file with --catalog", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
     #[error("the quickstart's catalog cannot be written")]
     Quickstart(#[from] TomlError),
     #[error(transparent)]
     Control(#[from] ControlError),
+}
+
+#[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+impl PolicyError {
+    /// Whether the control store only has to answer again.
+    pub(crate) const fn is_temporary(&self) -> bool {
+        match self {
+            Self::Store { source, .. } | Self::SharedStore { source, .. } => source.is_temporary(),
+            Self::Control(ControlError::Store(error)) => error.is_temporary(),
+            Self::Secret(_)
+            | Self::Secrets(_)
+            | Self::Data(_)
+            | Self::Pepper
+            | Self::NotShared { .. }
+            | Self::Lost
+            | Self::Unreadable { .. }
+            | Self::Quickstart(_)
+            | Self::Control(_) => false,
+        }
+    }
 }
 
 /// All secrets of a process, resolved.
@@ -85,22 +120,54 @@ impl Secrets {
     }
 }
 
-pub(crate) fn open_control(
+/// The store of one process.
+pub(crate) fn embedded_store(
     data: &DataFolder,
-    secrets: &Secrets,
+    secrets: &ControlSecrets,
+) -> Result<Arc<dyn ControlStore>, PolicyError> {
+    let path = data.control();
+    let store = SqliteControlStore::open(&path, secrets);
+    Ok(Arc::new(store.map_err(|source| PolicyError::Store { path, source })?))
+}
+
+/// The store of control planes apart. Blocks.
+#[cfg(feature = "cql")]
+pub(crate) fn shared_store(
+    options: &CqlOptions,
+    pepper: &Pepper,
+    master: &MasterKey,
+) -> Result<Arc<dyn ControlStore>, PolicyError> {
+    let store = CqlControlStore::open(options, pepper, master);
+    let keyspace = || options.keyspace.clone();
+    Ok(Arc::new(store.map_err(|source| PolicyError::SharedStore { keyspace: keyspace(), source })?))
+}
+
+pub(crate) fn open_control(
+    store: Arc<dyn ControlStore>,
+    secrets: &ControlSecrets,
     clock: &SharedClock,
     entropy: &SharedEntropy,
 ) -> Result<Arc<Control>, PolicyError> {
-    let path = data.control();
-    let store = SqliteControlStore::open(&path, &secrets.control);
-    let store = store.map_err(|source| PolicyError::Store { path, source })?;
-    let control = Control::open(Arc::new(store), secrets.control.clone(), Arc::clone(clock), Arc::clone(entropy))?;
-    Ok(Arc::new(control))
+    Ok(Arc::new(Control::open(store, secrets.clone(), Arc::clone(clock), Arc::clone(entropy))?))
 }
 
-/// The secrets of an installation, for a command beside its process.
-pub(crate) fn secrets_beside(config: &Config, data: &DataFolder) -> Result<ControlSecrets, PolicyError> {
-    Ok(secrets(&config.secrets, data, &OsEntropy)?.control)
+/// The configured store, for a command beside the process or on another machine of the installation.
+pub(crate) fn store_beside(
+    config: &Config,
+    data: impl FnOnce() -> Result<DataFolder, DataError>,
+) -> Result<Arc<dyn ControlStore>, PolicyError> {
+    #[cfg(feature = "cql")]
+    if let Some(options) = config.control_cql() {
+        let secret = |reference: &Option<SecretRef>, field| match reference {
+            Some(reference) => Ok(reference.resolve()?),
+            None => Err(PolicyError::NotShared { field }),
+        };
+        let pepper = Pepper::new(&secret(&config.secrets.pepper, "secrets.pepper")?)?;
+        let master = MasterKey::new(&secret(&config.secrets.master_key, "secrets.master_key")?)?;
+        return shared_store(options, &pepper, &master);
+    }
+    let data = data()?;
+    embedded_store(&data, &secrets(&config.secrets, &data, &OsEntropy)?.control)
 }
 
 /// The control plane of an installation whose process does not run.
@@ -110,7 +177,8 @@ pub(crate) fn control_beside(
     clock: &SharedClock,
     entropy: &SharedEntropy,
 ) -> Result<Arc<Control>, PolicyError> {
-    open_control(data, &secrets(&config.secrets, data, entropy.as_ref())?, clock, entropy)
+    let secrets = secrets(&config.secrets, data, entropy.as_ref())?.control;
+    open_control(store_beside(config, || Ok(data.clone()))?, &secrets, clock, entropy)
 }
 
 /// Applies the catalog. Returns a key where a quickstart has made its first.

@@ -29,6 +29,9 @@ pub mod conditions {
     pub const QUOTA: &str = "quota";
     /// There is a model to ask for and a key to ask with.
     pub const CATALOG: &str = "catalog";
+    /// The control store answers, and the log has what it says. Of control planes apart.
+    #[cfg(all(feature = "kafka", feature = "cql", feature = "redis"))]
+    pub const CONTROL: &str = "control";
 
     pub const ALL: &[&str] = &[LOG, LEDGER, QUOTA, CATALOG];
 }

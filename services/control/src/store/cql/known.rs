@@ -8,8 +8,11 @@ use scylla::DeserializeRow;
 use super::Keyspace;
 use super::stored::{StoredChange, Wanting, parsed, unreadable};
 use crate::secrets::WrappedSecret;
-use crate::state::State;
+use crate::state::{State, TenantState};
 use crate::store::StoreError;
+
+/// Of a tenant whose secret somebody has removed: it opens nothing.
+const NO_SECRET: WrappedSecret = WrappedSecret(Vec::new());
 
 /// Bits of a revision that one partition of the log spans.
 const BUCKET_BITS: u32 = 8;
@@ -29,6 +32,8 @@ pub(super) struct Known {
     pub state: State,
     /// Of the write with the state's revision; empty before the first.
     write_id: String,
+    /// What the state has not got, because nobody has asked for all of it since.
+    wanting: Wanting,
 }
 
 #[derive(Debug, DeserializeRow)]
@@ -49,12 +54,40 @@ impl Keyspace {
     /// The fold of everything that was claimed before this began.
     pub(super) async fn newest(&self) -> Result<Arc<Known>, StoreError> {
         let mut known = self.known.lock().await;
-        let mut tail = self.tail(&known).await?;
-        if !tail.first().is_none_or(|first| first.is(&known)) || (tail.is_empty() && known.state.revision > 0) {
+        self.bring_up(&mut known).await?;
+        if !known.wanting.is_empty() {
+            let mut next = (**known).clone();
+            self.complete(&mut next).await?;
+            *known = Arc::new(next);
+        }
+        Ok(Arc::clone(&known))
+    }
+
+    /// The same as far as the log says it: without the secrets of tenants and the catalog, for whoever looks at names.
+    pub(super) async fn newest_names(&self) -> Result<Arc<Known>, StoreError> {
+        let mut known = self.known.lock().await;
+        self.bring_up(&mut known).await?;
+        Ok(Arc::clone(&known))
+    }
+
+    pub(super) async fn tenant(&self, asked: &str) -> Result<Option<TenantState>, StoreError> {
+        let known = self.newest_names().await?;
+        let Some(mut found) = known.state.tenant(asked) else { return Ok(None) };
+        let wanted = (found.tenant.name.clone(), found.tenant.id.clone());
+        if known.wanting.secrets.contains(&wanted) {
+            let secret = self.secrets_of(&[wanted]).await?.remove(&found.tenant.id);
+            found.tenant.secret = secret.unwrap_or(NO_SECRET);
+        }
+        Ok(Some(found))
+    }
+
+    async fn bring_up(&self, known: &mut Arc<Known>) -> Result<(), StoreError> {
+        let mut tail = self.tail(known).await?;
+        if !tail.first().is_none_or(|first| first.is(known)) || (tail.is_empty() && known.state.revision > 0) {
             // Only a store that was restored from a backup, or made anew, has forgotten a write.
             tracing::warn!(revision = known.state.revision, "the control store has another history than it had");
             *known = Arc::default();
-            tail = self.tail(&known).await?;
+            tail = self.tail(known).await?;
         }
         let new = tail.into_iter().filter(|written| written.revision > signed(known.state.revision));
         let new: Vec<Written> = new.collect();
@@ -64,7 +97,7 @@ impl Keyspace {
             self.fold(&mut next, new).await?;
             *known = Arc::new(next);
         }
-        Ok(Arc::clone(&known))
+        Ok(())
     }
 
     /// The writes from the one that is known on.
@@ -88,7 +121,6 @@ impl Keyspace {
     }
 
     async fn fold(&self, known: &mut Known, writes: Vec<Written>) -> Result<(), StoreError> {
-        let mut wanting = Wanting::default();
         for written in writes {
             let revision = known.state.revision + 1;
             if written.revision != signed(revision) {
@@ -96,14 +128,19 @@ impl Keyspace {
                 return Err(unreadable("log of writes", &reason));
             }
             for change in self.changes(&written).await? {
-                change.apply(&mut known.state, &mut wanting);
+                change.apply(&mut known.state, &mut known.wanting);
             }
             (known.state.revision, known.write_id) = (revision, written.write_id);
         }
+        Ok(())
+    }
+
+    async fn complete(&self, known: &mut Known) -> Result<(), StoreError> {
+        let wanting = std::mem::take(&mut known.wanting);
         let secrets = self.secrets_of(&wanting.secrets).await?;
         for (name, id) in &wanting.secrets {
             if let Some(tenant) = known.state.tenants.get_mut(name) {
-                tenant.secret = secrets.get(id).cloned().unwrap_or(WrappedSecret(Vec::new()));
+                tenant.secret = secrets.get(id).cloned().unwrap_or(NO_SECRET);
             }
         }
         if let Some((content_sha256, parts)) = wanting.catalog {

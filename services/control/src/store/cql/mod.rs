@@ -105,12 +105,12 @@ impl ControlStore for CqlControlStore {
 
     fn tenant_ids(&self) -> Result<BTreeMap<String, TenantId>, StoreError> {
         let keyspace = Arc::clone(&self.keyspace);
-        self.driver.run(async move { Ok(keyspace.newest().await?.state.tenant_ids()) })
+        self.driver.run(async move { Ok(keyspace.newest_names().await?.state.tenant_ids()) })
     }
 
     fn tenant(&self, asked: &str) -> Result<Option<TenantState>, StoreError> {
         let (keyspace, asked) = (Arc::clone(&self.keyspace), asked.to_owned());
-        self.driver.run(async move { Ok(keyspace.newest().await?.state.tenant(&asked)) })
+        self.driver.run(async move { keyspace.tenant(&asked).await })
     }
 
     fn write(&self, revision: u64, changes: &[Change]) -> Result<u64, StoreError> {

@@ -70,12 +70,18 @@ impl StoredChange {
 }
 
 /// What the changes that were applied speak of, and is not there yet.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Wanting {
     /// Of tenants, by name.
     pub secrets: Vec<(String, TenantId)>,
     /// The last one, by its SHA-256 and the number of its parts.
     pub catalog: Option<(String, i32)>,
+}
+
+impl Wanting {
+    pub const fn is_empty(&self) -> bool {
+        self.secrets.is_empty() && self.catalog.is_none()
+    }
 }
 
 pub(super) fn text<T: Serialize + ?Sized>(what: &'static str, value: &T) -> Result<String, StoreError> {

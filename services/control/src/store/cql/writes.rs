@@ -54,7 +54,7 @@ impl Keyspace {
 
     pub(super) async fn write(&self, revision: u64, changes: &[Change]) -> Result<u64, StoreError> {
         // Whoever read just now need not ask again; who comes with another revision may be ahead of this process.
-        if self.known_revision().await != revision && self.newest().await?.state.revision != revision {
+        if self.known_revision().await != revision && self.newest_names().await?.state.revision != revision {
             return Err(StoreError::Conflict);
         }
         let row = self.prepare(changes).await?;
@@ -133,7 +133,7 @@ impl Keyspace {
     /// The newest publications, from the newest partition of the log on.
     pub(super) async fn publications(&self, most: usize) -> Result<Vec<Publication>, StoreError> {
         let mut found = Vec::new();
-        let mut bucket = bucket_of(self.newest().await?.state.revision);
+        let mut bucket = bucket_of(self.newest_names().await?.state.revision);
         while bucket >= 0 && found.len() < most {
             let rows: Vec<(Option<String>,)> =
                 self.cql.rows(&self.statements.publications_of_bucket, (bucket,)).await?;
