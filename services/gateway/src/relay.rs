@@ -143,6 +143,10 @@ const GATHER_BYTES: usize = 8 * 1024;
 /// The same for a client that is behind: what it leaves unwritten is kept. Less than one read.
 const GATHER_BEHIND_BYTES: usize = 2 * 1024;
 
+/// What the events of one read grow by when ids and names of models are replaced: of each a share, and of one the rest.
+const EDITS_SHARE: usize = 8;
+const EDITS_BYTES: usize = 128;
+
 /// The provider's stream and what turns it into the client's, in one.
 pub struct RelayBody {
     upstream: Option<AnswerBody>,
@@ -246,7 +250,8 @@ impl RelayBody {
             if let Some(outlet) = &self.reins.outlet {
                 outlet.give(self.out.len());
             }
-            return Poll::Ready(Some(self.out.split().freeze()));
+            // With all of its memory: a buffer that goes on would be as large as the largest piece, for every later one.
+            return Poll::Ready(Some(std::mem::take(&mut self.out).freeze()));
         }
         if self.is_over && !self.waits_for_rest() {
             return Poll::Ready(None);
@@ -293,9 +298,13 @@ impl RelayBody {
             return;
         }
         self.take_events();
-        let most = if self.is_behind() { GATHER_BEHIND_BYTES } else { GATHER_BYTES };
+        let is_behind = self.is_behind();
+        let most = if is_behind { GATHER_BEHIND_BYTES } else { GATHER_BYTES };
         while !self.is_over && self.out.len() < most {
             let (Some(upstream), Some(reading)) = (self.upstream.as_mut(), self.reading.as_mut()) else { return };
+            if is_behind {
+                upstream.read_little();
+            }
             match upstream.poll_next(cx) {
                 Poll::Pending => {
                     if self.reins.ping.swap(false, Ordering::AcqRel) && self.out.is_empty() {
@@ -306,6 +315,9 @@ impl RelayBody {
                 Poll::Ready(Some(Ok(bytes))) => {
                     self.reins.last_read_ms.store(now_ms, Ordering::Release);
                     reading.course.push(bytes);
+                    // Growing event by event would end at twice of what came.
+                    let held_bytes = reading.course.stream.held_bytes();
+                    self.out.reserve(held_bytes + held_bytes / EDITS_SHARE + EDITS_BYTES);
                     self.take_events();
                 }
                 Poll::Ready(Some(Err(_))) => self.end_of_upstream(BreakReason::TransportError),

@@ -128,6 +128,13 @@ impl AnswerBody {
         }
     }
 
+    /// The next piece is a small one: for a reader that is slower than the provider.
+    pub fn read_little(&mut self) {
+        if let Some(connection) = self.connection.as_mut() {
+            connection.read_little();
+        }
+    }
+
     /// As [`poll_next`](Self::poll_next).
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|cx| self.poll_next(cx)).await

@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     unsent: Unsent,
     /// How much the next read may bring.
     read_bytes: usize,
+    /// How much a read may come to bring.
+    largest_read_bytes: usize,
     /// What the kernel was last told to receive into.
     receive_buffer_bytes: Option<usize>,
 }
@@ -52,8 +54,10 @@ pub(crate) enum ExchangeError {
 
 /// A first read holds a usual answer whole, or its head and the first events of a stream. What a silent stream keeps.
 const SMALLEST_READ_BYTES: usize = 4 * 1024;
-/// Large answers come in reads of this size. A stream whose client hardly reads keeps one such buffer.
+/// Large answers come in reads of this size.
 const LARGEST_READ_BYTES: usize = 16 * 1024;
+/// Streams in smaller ones: thousands of clients that stop reading keep one each.
+const LARGEST_STREAM_READ_BYTES: usize = 8 * 1024;
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,12 +73,14 @@ impl Connection {
             received: BytesMut::new(),
             unsent: Unsent::default(),
             read_bytes: SMALLEST_READ_BYTES,
+            largest_read_bytes: LARGEST_READ_BYTES,
             receive_buffer_bytes,
         }
     }
 
-    /// Tells the kernel how much it may receive ahead of the reader of the next answer.
-    pub(crate) fn receive_into(&mut self, buffer_bytes: Option<usize>) {
+    /// For the next answer: the size of its reads, and how much the kernel may receive ahead of its reader.
+    pub(crate) fn expect_answer(&mut self, is_stream: bool, buffer_bytes: Option<usize>) {
+        self.largest_read_bytes = if is_stream { LARGEST_STREAM_READ_BYTES } else { LARGEST_READ_BYTES };
         let Some(bytes) = buffer_bytes.filter(|_| buffer_bytes != self.receive_buffer_bytes) else { return };
         let tcp = match self.stream.inner() {
             MaybeHttpsStream::Http(tcp) => tcp.inner(),
@@ -150,7 +156,7 @@ impl Connection {
         let count = ready!(pin!(read).poll(cx))?;
         // Follows what comes: a read that filled its room has more behind it.
         if count >= self.read_bytes {
-            self.read_bytes = (self.read_bytes * 2).min(LARGEST_READ_BYTES);
+            self.read_bytes = (self.read_bytes * 2).min(self.largest_read_bytes);
         } else if count < self.read_bytes / 4 {
             self.read_bytes = SMALLEST_READ_BYTES;
         }
@@ -198,6 +204,11 @@ impl Connection {
     /// Gives back the read buffer, but for what of it was not read yet; the next read is small again.
     pub(crate) fn let_go(&mut self) {
         self.received = BytesMut::from(&self.received[..]);
+        self.read_little();
+    }
+
+    /// The next read is a small one, whatever came before.
+    pub(crate) const fn read_little(&mut self) {
         self.read_bytes = SMALLEST_READ_BYTES;
     }
 }

@@ -155,7 +155,7 @@ impl Upstream {
         pieces.push(request_head(&origin.host, &endpoint.path, &headers, body_bytes));
         pieces.extend(body.into_iter().filter(|piece| !piece.is_empty()));
         while let Some(mut connection) = origin.take(self.shared.bounds.idle_timeout) {
-            connection.receive_into(receive_buffer);
+            connection.expect_answer(is_stream, receive_buffer);
             match connection.exchange(pieces).await {
                 Ok(answered) => return self.answer(origin, connection, answered),
                 Err(ExchangeError::NothingSent(_)) => pieces = connection.take_unsent(),
@@ -163,7 +163,7 @@ impl Upstream {
             }
         }
         let mut connection = Box::pin(self.connect(origin)).await?;
-        connection.receive_into(receive_buffer);
+        connection.expect_answer(is_stream, receive_buffer);
         let answered = connection.exchange(pieces).await?;
         self.answer(origin, connection, answered)
     }

@@ -27,6 +27,10 @@ use super::Connection;
 #[cfg(target_os = "linux")]
 pub(super) const UNSENT_BYTES: u32 = 16 * 1024;
 
+/// So much goes out without a stop until a client that was behind counts as quick again: some times what the kernel takes
+/// for one that reads nothing.
+const CATCHING_UP_BYTES: usize = 64 * 1024;
+
 /// While less than this is unwritten, more may be given: small pieces go out together.
 const ROOM_BYTES: usize = 4 * 1024;
 
@@ -57,8 +61,8 @@ pub(super) struct Outlet {
     moved_ms: AtomicU64,
     /// Whether the socket takes nothing now.
     is_blocked: AtomicBool,
-    /// Whether it was blocked at any time since everything was last written, or the time before.
-    is_behind: AtomicBool,
+    /// What must yet go out without a stop until the client is behind no more.
+    behind_bytes: AtomicUsize,
     /// Whether a body waits for room.
     is_awaited: AtomicBool,
     /// Whether a body that waits was asked again since the socket was blocked.
@@ -73,7 +77,7 @@ impl Outlet {
             given: AtomicUsize::new(0),
             moved_ms: AtomicU64::new(0),
             is_blocked: AtomicBool::new(false),
-            is_behind: AtomicBool::new(false),
+            behind_bytes: AtomicUsize::new(0),
             is_awaited: AtomicBool::new(false),
             is_told: AtomicBool::new(false),
             all,
@@ -90,7 +94,7 @@ impl Outlet {
 
     fn took_nothing(&self) {
         if self.given.load(Ordering::Relaxed) > 0 && !self.is_blocked.swap(true, Ordering::Relaxed) {
-            self.is_behind.store(true, Ordering::Release);
+            self.behind_bytes.store(CATCHING_UP_BYTES, Ordering::Release);
         }
     }
 
@@ -99,7 +103,10 @@ impl Outlet {
         let given = self.given.swap(0, Ordering::AcqRel);
         if given > 0 {
             self.all.bytes.fetch_sub(given, Ordering::Relaxed);
-            self.is_behind.store(self.is_blocked.swap(false, Ordering::Relaxed), Ordering::Release);
+            if !self.is_blocked.swap(false, Ordering::Relaxed) {
+                let behind = self.behind_bytes.load(Ordering::Relaxed);
+                self.behind_bytes.store(behind.saturating_sub(given), Ordering::Release);
+            }
             self.is_told.store(false, Ordering::Relaxed);
         }
     }
@@ -149,10 +156,10 @@ impl Connection {
         outlet.all.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Whether the client takes less than it is given: what was given last could not be written at once.
+    /// Whether the client takes less than it is given: its socket was blocked, and took too little since.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        self.shared.outlet.is_behind.load(Ordering::Acquire)
+        self.shared.outlet.behind_bytes.load(Ordering::Acquire) > 0
     }
 
     /// How long the socket has taken nothing of what was given; `None` when all of it is written.

@@ -26,7 +26,7 @@ fn one_piece_is_given_and_another_when_it_is_written() {
 }
 
 #[test]
-fn a_client_is_behind_from_when_its_socket_is_blocked_until_a_piece_goes_out_at_once() {
+fn a_client_is_behind_from_when_its_socket_is_blocked_until_enough_goes_out_at_once() {
     let connection = connection(&Unwritten::new(PLENTY));
     let outlet = &connection.shared.outlet;
     outlet.took_nothing();
@@ -37,9 +37,19 @@ fn a_client_is_behind_from_when_its_socket_is_blocked_until_a_piece_goes_out_at_
     assert!(connection.is_behind());
     assert!(outlet.has_news() && !outlet.has_news(), "who waits is told once, to let go of memory");
     outlet.flushed();
-    assert!(connection.is_behind(), "the piece after it is small");
-    connection.give(ROOM_BYTES);
-    outlet.flushed();
+    let write = |bytes| {
+        connection.give(bytes);
+        outlet.flushed();
+    };
+    write(CATCHING_UP_BYTES - 1);
+    assert!(connection.is_behind(), "the kernel takes some for whoever reads nothing");
+    write(1);
+    assert!(!connection.is_behind());
+    connection.give(1);
+    outlet.took_nothing();
+    write(CATCHING_UP_BYTES);
+    assert!(connection.is_behind(), "what went out after a stop does not count");
+    write(CATCHING_UP_BYTES);
     assert!(!connection.is_behind());
 }
 
