@@ -154,7 +154,8 @@ impl Execution<'_> {
         let mut end = self.watch(&reins, end, deadline).await;
         failpoint::pass("relay.after_end").await;
         let broken = end.as_mut().and_then(|end| end.broken.take());
-        let ended = self.stream_ended(number, &deployment, (permit, started), end, broken.is_some()).await;
+        // Boxed: a task is as large as its largest step, and a stream lasts for hours, its end for a moment.
+        let ended = Box::pin(self.stream_ended(number, &deployment, (permit, started), end, broken.is_some())).await;
         match broken {
             Some(broken) => Box::pin(self.go_on(ended, broken, reins, deadline)).await,
             None => ended,

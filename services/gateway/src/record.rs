@@ -231,6 +231,8 @@ fn encoded(header: &Header, events: impl Iterator<Item = Event>) -> Vec<Bytes> {
             }
         }
     }
+    // The log keeps its newest events in memory, and counts their bytes, not their room.
+    bytes.shrink_to_fit();
     let mut rest = Bytes::from(bytes);
     let mut taken = 0;
     ends.into_iter().map(|end| rest.split_to(end - std::mem::replace(&mut taken, end))).collect()
