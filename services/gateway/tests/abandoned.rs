@@ -1,14 +1,10 @@
 //! O46 and the policies for what nobody waits for any more: closed at once and pending, or read on, bounded, so that its
 //! usage becomes known. Whatever the policy, the slot is free at once and no other attempt starts for nobody.
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{House, PATIENCE, Setup, body, tenant};
 use http_body_util::BodyExt;
-use support::{House, PATIENCE, Setup, body, tenant};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::ids::ReservationId;

@@ -1,14 +1,10 @@
 //! Attempts that fail, clients that leave, limits that refuse: what may be tried again and what it costs.
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{House, PATIENCE, Setup, body, key_id, tenant};
 use http_body_util::BodyExt;
-use support::{House, PATIENCE, Setup, body, key_id, tenant};
 use tokio::time::{Instant, sleep};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::calendar::WindowKind;
@@ -172,7 +168,7 @@ async fn o41_the_provider_sees_one_credential_and_nothing_of_the_client() {
     {
         assert!(header(name).is_empty(), "{name}");
     }
-    assert!(!format!("{seen:?}").contains("VK1") && !format!("{seen:?}").contains(support::KEY));
+    assert!(!format!("{seen:?}").contains("VK1") && !format!("{seen:?}").contains(crate::support::KEY));
 }
 
 /// Waits until the provider saw its call cancelled.

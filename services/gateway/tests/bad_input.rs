@@ -1,14 +1,10 @@
 //! What no client should send: broken framing, absurd values, half requests. Each is answered or hung up on, and
 //! afterwards the gateway serves on, holds nothing and has not panicked.
 
-#![cfg(test)]
-
-mod support;
-
 use std::time::Duration;
 
-use support::raw::{CHAT, Raw, RawAnswer, chat, chat_with, head};
-use support::{House, KEY, MODEL, Setup, body};
+use crate::support::raw::{CHAT, Raw, RawAnswer, chat, chat_with, head};
+use crate::support::{House, KEY, MODEL, Setup, body};
 use tokio::time::Instant;
 use weir_gateway::GatewayOptions;
 use weir_runtime::listener::ListenerOptions;

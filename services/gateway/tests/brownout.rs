@@ -7,6 +7,7 @@
 
 #![cfg(test)]
 
+#[expect(dead_code, reason = "each program uses its own part of the harness")]
 mod support;
 
 use std::collections::HashMap;

@@ -1,18 +1,14 @@
 //! S05 with `stream_failure = continue`, and O09 to O12: another deployment goes on with plain text, visibly and as an
 //! attempt of its own; with anything else, or without a covered hold, the stream ends as it broke.
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::support::logs::{Intercepted, kind};
+use crate::support::{House, KEY, PATIENCE, Read, Setup, body};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use support::logs::{Intercepted, kind};
-use support::{House, KEY, PATIENCE, Read, Setup, body};
 use tokio::time::{Duration, Instant, sleep};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::calendar::WindowKind;

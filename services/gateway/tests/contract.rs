@@ -1,7 +1,5 @@
 //! The contract's clauses have tests: every `file::test` that STREAM_CONTRACT.md names is there.
 
-#![cfg(test)]
-
 use std::fs;
 use std::path::Path;
 

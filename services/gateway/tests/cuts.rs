@@ -2,15 +2,11 @@
 //! end: what the client has, and what the ledger's events say that it costs. (Every byte, without sockets:
 //! `src/course_tests.rs`.)
 
-#![cfg(test)]
-
-mod support;
-
 use std::collections::BTreeSet;
 
-use support::canned::{Canned, Ending, Reply};
-use support::pairs::{PAIRS, Pair, Story, Told};
-use support::{House, Read, Setup};
+use crate::support::canned::{Canned, Ending, Reply};
+use crate::support::pairs::{PAIRS, Pair, Story, Told};
+use crate::support::{House, Read, Setup};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::registry::{Deadlines, ProviderDialect};
 use weir_domain::reservation::{Reservation, ReservationStatus};

@@ -1,12 +1,8 @@
 //! Chat and messages, in and out: all four pairs, plain and streamed, and what each API's clients are told of errors.
 
-#![cfg(test)]
-
-mod support;
-
-use support::canned::{Canned, Ending, Reply};
-use support::pairs::{Client, PAIRS, Story};
-use support::{House, Setup};
+use crate::support::canned::{Canned, Ending, Reply};
+use crate::support::pairs::{Client, PAIRS, Story};
+use crate::support::{House, Setup};
 use weir_domain::registry::ProviderDialect;
 use weir_domain::reservation::ReservationStatus;
 

@@ -1,14 +1,10 @@
 //! Responses, embeddings and counts of tokens: by splice, same API in and out, and accounted like everything else.
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::canned::{Canned, Ending, Reply};
+use crate::support::{House, KEY, MODEL, Read, Setup};
 use serde_json::{Value, json};
-use support::canned::{Canned, Ending, Reply};
-use support::{House, KEY, MODEL, Read, Setup};
 use weir_domain::policy::TenantSecret;
 use weir_domain::registry::{Capabilities, Capability, ProviderDialect};
 use weir_domain::reservation::ReservationStatus;
@@ -169,7 +165,7 @@ async fn embeddings_are_charged_for_their_input_and_their_models_answer_nothing_
     let reservation = house.reservation_of(&read).await;
     assert_eq!((reservation.status(), reservation.charged().tokens), (ReservationStatus::Settled, 12));
     assert_eq!(reservation.charged().usd.nanos(), 12 * 10_000);
-    let chat = house.post(support::body(false)).await;
+    let chat = house.post(crate::support::body(false)).await;
     assert_eq!((chat.status.as_u16(), &chat.json()["error"]["code"]), (503, &json!("capability")));
     let talker = House::of(Script::default()).await;
     let refused = post(&talker, "/v1/embeddings", json!({"model": MODEL, "input": "a"})).await;
@@ -232,7 +228,7 @@ async fn an_object_that_answers_nothing_is_an_error_and_pending() {
         let provider = Canned::start(Reply::json(reply)).await;
         let setup = Setup { tiers: Vec::new(), providers: vec![provider.url()], ..Setup::default() };
         let house = House::build(setup).await;
-        let read = house.post(support::body(stream)).await;
+        let read = house.post(crate::support::body(stream)).await;
         let code = &read.json()["error"]["code"];
         assert_eq!((read.status.as_u16(), code), (502, &json!("provider_protocol_error")), "{}", read.text());
         assert_eq!(house.reservation_of(&read).await.status(), ReservationStatus::PendingReconciliation);

@@ -1,13 +1,9 @@
 //! What clients of each API are told of errors, and which of their headers pass: O38, O39, O40, O41 for both.
 
-#![cfg(test)]
-
-mod support;
-
+use crate::support::canned::{Canned, Reply};
+use crate::support::pairs::{Client, PAIRS, Story};
+use crate::support::{House, KEY, MODEL, Read, Setup, key_id};
 use serde_json::{Value, json};
-use support::canned::{Canned, Reply};
-use support::pairs::{Client, PAIRS, Story};
-use support::{House, KEY, MODEL, Read, Setup, key_id};
 use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 use weir_domain::registry::ProviderDialect;
 use weir_gateway::GatewayOptions;
@@ -203,13 +199,13 @@ async fn o41_only_a_flag_of_the_same_api_passes_and_nothing_else_of_the_client()
         );
         assert_eq!(asked.header(flag), if is_same { "b=1" } else { "" }, "{pair:?}");
         let (version, target) = match pair {
-            support::pairs::Pair { client: Client::Messages, provider: ProviderDialect::Anthropic } => {
+            crate::support::pairs::Pair { client: Client::Messages, provider: ProviderDialect::Anthropic } => {
                 ("2026-10-21", "/v1/messages?beta=true")
             }
-            support::pairs::Pair { client: Client::Chat, provider: ProviderDialect::Anthropic } => {
+            crate::support::pairs::Pair { client: Client::Chat, provider: ProviderDialect::Anthropic } => {
                 ("2023-06-01", "/v1/messages")
             }
-            support::pairs::Pair { provider: ProviderDialect::Openai, .. } => ("", "/v1/chat/completions"),
+            crate::support::pairs::Pair { provider: ProviderDialect::Openai, .. } => ("", "/v1/chat/completions"),
         };
         assert_eq!((asked.header("anthropic-version"), asked.target.as_str()), (version, target), "{pair:?}");
     }

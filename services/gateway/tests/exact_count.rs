@@ -1,10 +1,6 @@
 //! Where the bound by bytes would refuse: text is counted exactly, once, and only if every deployment names how.
 
-#![cfg(test)]
-
-mod support;
-
-use support::{House, MODEL, Setup, key_id};
+use crate::support::{House, MODEL, Setup, key_id};
 use weir_domain::calendar::WindowKind;
 use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 use weir_domain::registry::{Deployment, Tokenizer};

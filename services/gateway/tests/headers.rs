@@ -1,10 +1,6 @@
 //! What the headers of an answer tell: the reservation, and how the rates stand.
 
-#![cfg(test)]
-
-mod support;
-
-use support::{House, Read, Setup, body, key_id};
+use crate::support::{House, Read, Setup, body, key_id};
 use weir_domain::quota::{Limit, Measure, Scope, Subject, Unit};
 use weir_gateway::GatewayOptions;
 use weir_runtime::units::HumanDuration;

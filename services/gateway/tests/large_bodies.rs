@@ -3,6 +3,7 @@
 
 #![cfg(test)]
 
+#[expect(dead_code, reason = "each program uses its own part of the harness")]
 mod support;
 
 use std::sync::Arc;

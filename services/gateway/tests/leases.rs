@@ -1,14 +1,10 @@
 //! Time against requests that run: keys that expire (O59), leases that are renewed, stall, and are taken back.
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{House, KEY, PATIENCE, Setup, body, tenant};
 use bytes::Bytes;
 use http_body_util::BodyExt;
-use support::{House, KEY, PATIENCE, Setup, body, tenant};
 use tokio::time::{Duration, Instant, sleep};
 use weir_domain::fold::Fold;
 use weir_domain::ledger::SourcePosition;

@@ -1,15 +1,11 @@
 //! The log refuses an event: whatever it would have said has not happened, neither at a provider nor in the quota store (I8).
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::logs::{Intercepted, kind};
+use crate::support::{House, PATIENCE, Setup, body, tenant};
 use http_body_util::BodyExt;
-use support::logs::{Intercepted, kind};
-use support::{House, PATIENCE, Setup, body, tenant};
 use tokio::time::{Duration, Instant, sleep};
 use weir_domain::ids::ReservationId;
 use weir_domain::money::Amounts;

@@ -1,15 +1,11 @@
 //! The quota store does what it is told and its reply is lost: the same command is run again, and counts once (I3, I11).
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::support::{House, body, tenant};
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use support::{House, body, tenant};
 use weir_domain::ids::{KeyId, ReservationId, TenantId};
 use weir_domain::quota::{Correction, Reply};
 use weir_domain::reservation::{Command, Reservation, ReservationStatus};

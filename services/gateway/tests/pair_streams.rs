@@ -1,16 +1,12 @@
 //! The cases about streams that streams.rs has for chat, for all four pairs: one table, told by each provider in its own
 //! words and read by each client in its own.
 
-#![cfg(test)]
-
-mod support;
-
 use std::time::Duration;
 
-use support::canned::{Canned, Ending, Reply};
-use support::pairs::{Client, PAIRS, Pair, Story};
-use support::raw::Raw;
-use support::{House, KEY, Read, Setup};
+use crate::support::canned::{Canned, Ending, Reply};
+use crate::support::pairs::{Client, PAIRS, Pair, Story};
+use crate::support::raw::Raw;
+use crate::support::{House, KEY, Read, Setup};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::registry::{Deadlines, ProviderDialect};
 use weir_domain::reservation::ReservationStatus;

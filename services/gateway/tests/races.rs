@@ -1,16 +1,12 @@
 //! Many at once for the last of something: whatever the kind of limit and its scope, exactly the right number pass, and
 //! what was denied leaves nothing behind. Then revocation, expiry and leases against requests that run.
 
-#![cfg(test)]
-
-mod support;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use support::provider::{After, SocketProvider};
-use support::{House, KEY, MODEL, PATIENCE, Read, Setup, body, key_id, tenant};
+use crate::support::provider::{After, SocketProvider};
+use crate::support::{House, KEY, MODEL, PATIENCE, Read, Setup, body, key_id, tenant};
 use tokio::time::{Duration, Instant, sleep};
 use weir_domain::calendar::WindowKind;
 use weir_domain::ids::{KeyId, ModelName, TeamId};

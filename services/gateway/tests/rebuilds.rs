@@ -1,16 +1,12 @@
 //! The quota store loses its data between a reservation and the call of the provider (I2, I15).
 
-#![cfg(test)]
-
-mod support;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use support::logs::Intercepted;
-use support::{House, PATIENCE, body, tenant};
+use crate::support::logs::Intercepted;
+use crate::support::{House, PATIENCE, body, tenant};
 use tokio::time::{Instant, sleep};
 use weir_domain::fold::Fold;
 use weir_domain::ledger::SourcePosition;

@@ -1,18 +1,14 @@
 //! I3, for clients: one `Idempotency-Key`, one call. Who comes again reads the first answer from its start, while it runs
 //! and for a while after; nothing of that lets one reader hold up another, or a tape grow beyond its bound.
 
-#![cfg(test)]
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::provider::{After, SocketProvider};
+use crate::support::raw::{Raw, chat_with};
+use crate::support::{House, KEY, PATIENCE, Read, Setup, body};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use support::provider::{After, SocketProvider};
-use support::raw::{Raw, chat_with};
-use support::{House, KEY, PATIENCE, Read, Setup, body};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use weir_domain::registry::Deadlines;
 use weir_domain::reservation::ReservationStatus;

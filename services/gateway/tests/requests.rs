@@ -1,10 +1,6 @@
 //! The main paths through a gateway: what the client gets, what the provider saw, what the log and the counters say.
 
-#![cfg(test)]
-
-mod support;
-
-use support::{House, body};
+use crate::support::{House, body};
 use weir_domain::money::NanoUsd;
 use weir_domain::reservation::ReservationStatus;
 use weir_stub::script::{Script, UsageScript};
@@ -19,7 +15,7 @@ async fn a_plain_request_is_six_events_in_two_batches_and_an_exact_charge() {
     let read = house.post(body(false)).await;
     assert_eq!(read.status, 200, "{}", read.text());
     assert_eq!(read.json()["choices"][0]["message"]["content"], "hello");
-    assert_eq!(read.json()["model"], support::MODEL);
+    assert_eq!(read.json()["model"], crate::support::MODEL);
     let reservation = house.reservation_of(&read).await;
     assert_eq!(reservation.status(), ReservationStatus::Settled);
     let charged = reservation.charged();

@@ -1,12 +1,8 @@
 //! Streams through the gateway: framing, the commitment point, what breaks and what it costs.
 
-#![cfg(test)]
-
-mod support;
-
 use std::time::Duration;
 
-use support::{House, MODEL, Read, Setup, body};
+use crate::support::{House, MODEL, Read, Setup, body};
 use weir_domain::attempt::AttemptOutcome;
 use weir_domain::registry::Deadlines;
 use weir_domain::reservation::ReservationStatus;

@@ -1,8 +1,5 @@
 //! A gateway in this process, before a scripted provider, over real sockets: real log, real quota store, no catalog.
 
-#![cfg(test)]
-#![expect(dead_code, reason = "every test file uses its own part of the harness")]
-
 pub mod canned;
 pub mod logs;
 pub mod pairs;
