@@ -1,9 +1,9 @@
 //! A `weir` that dies where a test says, and the way to tell it.
 //!
-//! The binary is built with the feature `failpoints` into a target folder of its own, so that neither build makes the
-//! other one compile again. A process reads its script once, from its environment; a [`House`](crate::House) starts all
-//! its processes with the same environment. So between the two stands a launcher of a few lines, which takes the script
-//! from a file that the test changes before each start. Commands beside the process never see it.
+//! The binary is built with the feature `failpoints`, beside the ordinary one. A process reads its script once, from its
+//! environment; a [`House`](crate::House) starts all its processes with the same environment. So between the two stands
+//! a launcher of a few lines, which takes the script from a file that the test changes before each start. Commands
+//! beside the process never see it.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,8 +12,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::binary::{cargo, target_folder};
-use crate::repository;
+use crate::binary::{build_with_failpoints, target_folder};
 
 /// Tells the launcher where the script is.
 const PLAN: &str = "CRASH_PLAN";
@@ -80,23 +79,14 @@ pub fn failpoints_binary() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         let target = target_folder().join("failpoints");
-        let output = cargo()
-            .args(["build", "--quiet", "--package", "weir", "--bin", "weir", "--features", "failpoints"])
-            .arg("--target-dir")
-            .arg(&target)
-            .current_dir(repository())
-            .output()
-            .expect("cargo can be run");
-        assert!(output.status.success(), "weir was not built:\n{}", String::from_utf8_lossy(&output.stderr));
-        launcher(&target)
+        let binary = build_with_failpoints(&target);
+        launcher(&target, &binary)
     })
 }
 
 /// A signal that is ignored stays ignored in what is executed: a file that may not grow is then an error of a write, as
 /// a full disk is, and not the end of the process.
-fn launcher(target: &Path) -> PathBuf {
-    let binary = target.join("debug/weir");
-    assert!(binary.is_file(), "cargo left no {}", binary.display());
+fn launcher(target: &Path, binary: &Path) -> PathBuf {
     let script = format!(
         "#!/bin/sh\ntrap '' XFSZ\n\
          if [ -s \"${{{PLAN}:-}}\" ]; then\n    \
