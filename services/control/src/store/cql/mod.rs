@@ -10,7 +10,7 @@
 //! before its claim leaves parts that nobody ever reads; they have no life after which they are gone by themselves, as
 //! a claim that came late would then have lost what it claims.
 //!
-//! **The port blocks**, and the driver does not: it runs on a thread of its own ([`driver`]), whoever asks.
+//! **The port blocks**, and the driver does not: it runs on a thread of its own (`driver`), whoever asks.
 
 mod contents;
 mod driver;
