@@ -1,9 +1,9 @@
 //! What abandoned attempts cost, under each policy: a tier that answers with headers and then falls silent, and clients
 //! of whom a third leaves. The tables are printed (`--nocapture`); they are in `STREAM_CONTRACT.md`.
 //!
-//! Time is scaled 1:10 (a brownout of 60 s lasts 6, a first-content budget of 10 s one), so that a hundred
-//! requests a second are a tenth of those that real time would bring. `WEIR_STREAMS=2000` sends as many streams as the
-//! table was made with.
+//! A brownout of a minute and its first-content budget of ten seconds are scaled 1:10, so that a hundred requests a
+//! second are a tenth of those that a minute would bring; `WEIR_BROWNOUT_SECONDS=60` makes it a minute.
+//! `WEIR_STREAMS=2000` sends as many streams as the table was made with.
 
 #![cfg(test)]
 
@@ -89,10 +89,19 @@ async fn reservations(house: &House) -> Vec<weir_domain::ids::ReservationId> {
     ids
 }
 
+/// A hundred requests a second.
+const EVERY_MS: u64 = 10;
+
+/// How long the first tier is silent.
+fn brownout() -> Duration {
+    let asked = std::env::var("WEIR_BROWNOUT_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs(asked.unwrap_or(6))
+}
+
 /// Waits until no request and no drain is open.
 async fn at_rest(house: &House) {
     house.assert_at_rest().await;
-    let deadline = Instant::now() + 2 * PATIENCE;
+    let deadline = Instant::now() + 2 * PATIENCE + brownout();
     while house.tasks.running().contains_key("request") || house.stubs.iter().any(|stub| stub.totals().open > 0) {
         assert!(Instant::now() < deadline, "{:?}", house.tasks.running());
         sleep(Duration::from_millis(20)).await;
@@ -147,21 +156,23 @@ async fn a_brownout_of_the_first_tier_costs_what_the_breaker_lets_through() {
     println!(
         "policy | clients served | attempts at the silent tier | pending | held | charged | billed | after reports"
     );
+    let silent_ms = u64::try_from(brownout().as_millis()).unwrap();
+    let (budget_ms, requests) = (silent_ms / 6, usize::try_from(silent_ms / EVERY_MS).unwrap());
     for (name, adapt) in POLICIES {
         // After the brownout it answers, for whoever still reads.
-        let silent = Script { before_content_ms: 6_000, chunks: 20, usage: usage(20, 20), ..Script::default() };
+        let silent = Script { before_content_ms: silent_ms, chunks: 20, usage: usage(20, 20), ..Script::default() };
         let healthy = Script { chunks: 5, usage: usage(20, 5), ..Script::default() };
         let setup = Setup {
             tiers: vec![silent, healthy],
             adapt,
-            deadlines: Deadlines { first_content_ms: 1_000, ..Deadlines::default() },
-            options: GatewayOptions { drain_within: HumanDuration::from_ms(1_000), ..GatewayOptions::default() },
+            deadlines: Deadlines { first_content_ms: budget_ms.cast_signed(), ..Deadlines::default() },
+            options: GatewayOptions { drain_within: HumanDuration::from_ms(budget_ms), ..GatewayOptions::default() },
             ..Setup::default()
         };
         let house = Arc::new(House::build(setup).await);
-        let mut ticks = interval(Duration::from_millis(10));
+        let mut ticks = interval(Duration::from_millis(EVERY_MS));
         let mut clients = Vec::new();
-        for _ in 0..600 {
+        for _ in 0..requests {
             ticks.tick().await;
             let (of_task, request) = (Arc::clone(&house), house.request(body(true)));
             clients.push(house.tasks.spawn("client", async move { of_task.send(request).await.status }));
@@ -178,11 +189,19 @@ async fn a_brownout_of_the_first_tier_costs_what_the_breaker_lets_through() {
         let hung = house.stubs[0].journal().len();
         let billed = bill(&house).usd;
         let after = assert_exact(&house, &ids).await;
-        println!("{name} | {served} of 600 | {hung} | {during} | (later: {then}) | ${billed} | ${}", after.charged.usd);
-        assert!(hung < 200, "the breaker bounds the damage: {hung} of 600 asked the silent tier");
+        println!(
+            "{name} | {served} of {requests} | {hung} | {during} | (later: {then}) | ${billed} | ${}",
+            after.charged.usd
+        );
+        assert!(hung < requests / 3, "the breaker bounds the damage: {hung} of {requests} asked the silent tier");
         assert!(then.held.usd + then.charged.usd >= billed, "what may be billed is held");
         if name == "drain" {
-            assert_eq!(then.pending, 0, "everything was learnt");
+            let drained = u64::from(GatewayOptions::default().max_drains);
+            assert_eq!(
+                then.pending,
+                (hung as u64).saturating_sub(drained),
+                "of everything that is read, all is learnt"
+            );
         }
     }
 }
