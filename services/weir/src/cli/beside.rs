@@ -68,8 +68,9 @@ pub(super) fn tenants(args: &ConfigArgs) -> Result<BTreeMap<String, TenantId>, F
 /// The id of a tenant that was given by name or id.
 pub(super) fn tenant_id(args: &ConfigArgs, asked: &str) -> Result<TenantId, Failure> {
     let tenants = tenants(args)?;
-    let found = tenants.iter().find(|(name, id)| name.as_str() == asked || id.as_str() == asked);
-    found.map(|(_, id)| id.clone()).ok_or_else(|| {
+    // As the control plane does: a name goes before an id that somebody chose as a name.
+    let found = tenants.get(asked).or_else(|| tenants.values().find(|id| id.as_str() == asked));
+    found.cloned().ok_or_else(|| {
         let known = tenants.keys().take(10).cloned().collect::<Vec<_>>().join(", ");
         let message = format!("there is no tenant `{asked}`; there are: {known}");
         Failure::new(failure::MISSING, message)
